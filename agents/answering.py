@@ -14,7 +14,7 @@ from itertools import count
 
 from palaestra.agents.agent import Agent
 from palaestra.agents.conversation import Conversation
-from palaestra.endpoint import Answer, Usage
+from palaestra.endpoint import ChatCompletion, Usage
 from palaestra.episode import Message, Start
 from palaestra.errors import Broken, UsageError
 from palaestra.protocols import Completion, Request
@@ -29,7 +29,9 @@ class Answering:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._asked: queue.SimpleQueue[tuple[Conversation, Request, Future[Answer]] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Conversation, Request, Future[ChatCompletion]] | None] = (
+            queue.SimpleQueue()
+        )
         self._numbers = count()
         self._over = False
         self._thread = threading.Thread(target=self._work, name="palaestra-answering", daemon=True)
@@ -37,7 +39,7 @@ class Answering:
 
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 0.0, seed: int | None = None
-    ) -> Answer:
+    ) -> ChatCompletion:
         """Return the next turn. Raise UsageError if the question is too long, Broken if the engine failed."""
         if self._over:
             raise Broken("the model's engine has ended")
@@ -52,7 +54,7 @@ class Answering:
             max_tokens=max_tokens,
             temperature=temperature,
         )
-        future: Future[Answer] = Future()
+        future: Future[ChatCompletion] = Future()
         self._asked.put((conversation, request, future))
         try:
             return await asyncio.wrap_future(future)
@@ -71,7 +73,7 @@ class Answering:
 
     def _work(self) -> None:
         """Submit questions and poll the engine until `aclose`. Runs on the thread."""
-        live: dict[int, tuple[Conversation, Request, Future[Answer]]] = {}
+        live: dict[int, tuple[Conversation, Request, Future[ChatCompletion]]] = {}
         fault = "the model's engine has ended"
         try:
             while True:
@@ -102,16 +104,16 @@ class Answering:
             self._agent.engine.close()
 
 
-def _answer(conversation: Conversation, request: Request, completion: Completion) -> Answer | Exception:
+def _answer(conversation: Conversation, request: Request, completion: Completion) -> ChatCompletion | Exception:
     if completion.fault:
         return Broken(completion.fault)
     text = completion.text
     if text is None:
         text = conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
-    return Answer(text, cut=completion.cut, usage=Usage(len(request.ids), len(completion.ids)))
+    return ChatCompletion(text, cut=completion.cut, usage=Usage(len(request.ids), len(completion.ids)))
 
 
-def _tell(future: Future[Answer], outcome: Answer | Exception) -> None:
+def _tell(future: Future[ChatCompletion], outcome: ChatCompletion | Exception) -> None:
     if not future.set_running_or_notify_cancel():
         return
     if isinstance(outcome, Exception):

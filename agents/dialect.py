@@ -52,7 +52,7 @@ def written_format(tokenizer: Any) -> tuple[str | None, str]:
 def _reads(name: str, turn: str) -> bool:
     """Return whether this format reads the template's call without leniency, which is meant for errors of a model."""
     calls = formats.get(name).parse(turn, (PROBE_TOOL,)).calls
-    return calls == (_CALL,) and not any(isinstance(call, formats.Fault) or call.lenient for call in calls)
+    return calls == (_CALL,) and not any(isinstance(call, formats.CallParseError) or call.lenient for call in calls)
 
 
 def _written_call(tokenizer: Any) -> str:

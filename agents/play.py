@@ -19,7 +19,7 @@ from palaestra.errors import ConfigError
 from palaestra.protocols import Arena, Completion, Request
 
 log = logging.getLogger("palaestra.agents")
-Result = TypeVar("Result")
+ReplyT = TypeVar("ReplyT")
 REPORT_SECONDS = 30.0
 """Seconds of waiting for the arena after which the log names the slow calls, and the interval of later reports."""
 _SHOWN = 3
@@ -187,7 +187,7 @@ class _Table:
             self.hurried = _PATIENCE * (len(events) < outstanding)
         return events
 
-    def _wait(self, call: Callable[[], Result]) -> Result:
+    def _wait(self, call: Callable[[], ReplyT]) -> ReplyT:
         """Make a call of the arena that blocks the loop; log at intervals which calls the run waits for."""
         began = time.monotonic()
         result = call()

@@ -30,33 +30,33 @@ _ODD_TEXTS = {
     "compatibility forms": "ﬁ ² Å",
 }
 """Texts that tokenizers are known to change."""
-State = Literal["ok", "warning", "broken"]
+TemplateSeverity = Literal["ok", "warning", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class TemplateFinding:
     """The result of one check, and a remedy if one is needed."""
 
     about: str
     text: str
-    state: State = "ok"
+    state: TemplateSeverity = "ok"
     remedy: str = ""
 
 
-def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[Remark]:
+def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[TemplateFinding]:
     """Return the remarks of all checks of a tokenizer and its template; `ends` are the stop tokens of the model."""
     try:
         chat = Chat(tokenizer)
     except UsageError as error:
         what, _, remedy = str(error).partition("; ")
-        return [Remark("chat template", what, "broken", remedy)]
+        return [TemplateFinding("chat template", what, "broken", remedy)]
     except Exception as error:
         return [_raised("cannot show a user's question", error)]
     chat.stops |= set(ends)
     checks = [_turns, _thinking, _system_text, _schemas, _calls, _stops, _shield, _odd_texts]
     if chat.probe("tool", False) is not None:
         checks += [_seams, _tool_results]
-    remarks: list[Remark] = []
+    remarks: list[TemplateFinding] = []
     for check in checks:
         try:
             remarks += check(chat)
@@ -65,34 +65,36 @@ def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[Remark]:
     return list(dict.fromkeys(remarks))
 
 
-def _raised(what: str, error: Exception) -> Remark:
+def _raised(what: str, error: Exception) -> TemplateFinding:
     """Return a remark about an exception of the template, which is third-party code and may raise anything."""
     reason = (str(error).strip().splitlines() or [""])[0]
-    return Remark("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", _OTHER_TEMPLATE)
+    return TemplateFinding("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", _OTHER_TEMPLATE)
 
 
-def _told(about: str, fine: bool, text: str, wrong: str, remedy: str, state: State = "warning") -> Remark:
+def _told(
+    about: str, fine: bool, text: str, wrong: str, remedy: str, state: TemplateSeverity = "warning"
+) -> TemplateFinding:
     """Return one remark: `text` if `fine` is true, otherwise `wrong` with its remedy."""
-    return Remark(about, text) if fine else Remark(about, wrong, state, remedy)
+    return TemplateFinding(about, text) if fine else TemplateFinding(about, wrong, state, remedy)
 
 
-def _turns(chat: Chat) -> Iterator[Remark]:
+def _turns(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether rows can be appended to: for each kind of message, with and without thinking and tools."""
     for kind, thinking in (("tool", False), ("tool", True), ("user", False), ("user", True)):
         about = f"{kind} turns {'after' if thinking else 'without'} thinking"
         verdicts = {chat.probe(kind, thinking, tools) for tools in ((), (PROBE_TOOL,))}
         if None in verdicts:
             # Few environments speak as a user in mid-episode, and `play` raises an error when one does.
-            state: State = "broken" if kind == "tool" else "warning"
+            state: TemplateSeverity = "broken" if kind == "tool" else "warning"
             text = f"the template cannot show {kind} messages after an assistant's"
-            yield Remark(about, text, state, _OTHER_TEMPLATE)
+            yield TemplateFinding(about, text, state, _OTHER_TEMPLATE)
             continue
         wrong = "the template rewrites what was said: each opens a new row, which is counted"
         remedy = "costs memory and time only; a template that keeps thinking avoids it"
         yield _told(about, verdicts == {True}, "are appended: one row, token for token", wrong, remedy)
 
 
-def _seams(chat: Chat) -> Iterator[Remark]:
+def _seams(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether the tokens where turns meet in a row equal those of the whole text encoded at once."""
     talk = Conversation(chat, [_QUESTION], (PROBE_TOOL,))
     talk.add_text(f"{chat.opened_thinking}musing\n</think>\n\nword" if chat.opened_thinking else "word")
@@ -104,17 +106,17 @@ def _seams(chat: Chat) -> Iterator[Remark]:
     yield _told("seams", same, "no token spans the end of a turn", wrong, remedy)
 
 
-def _thinking(chat: Chat) -> Iterator[Remark]:
+def _thinking(chat: Chat) -> Iterator[TemplateFinding]:
     """Report whether the template or the agent opens the thinking, and whether earlier thinking is kept."""
     opener = "the template opens it itself" if chat.opened_thinking else "the agent may open it"
     dropped = " or ".join(kind for kind in ("tool", "user") if chat.probe(kind, True) is False)
     fate = f"dropped at the next {dropped} message" if dropped else "kept"
     has_switch = "enable_thinking" in str(chat.tokenizer.chat_template)
     switch = "; it has a switch enable_thinking, which is left as it is" * has_switch
-    yield Remark("thinking", f"{opener}; earlier thinking is {fate}{switch}")
+    yield TemplateFinding("thinking", f"{opener}; earlier thinking is {fate}{switch}")
 
 
-def _system_text(chat: Chat) -> Iterator[Remark]:
+def _system_text(chat: Chat) -> Iterator[TemplateFinding]:
     try:
         prompt = rendered(chat.tokenizer, [{"role": "system", "content": "be brief"}, _QUESTION])
     except Exception:  # Templates refuse roles with errors of their own.
@@ -123,7 +125,7 @@ def _system_text(chat: Chat) -> Iterator[Remark]:
     yield _told("system text", "be brief" in prompt, "is shown", wrong, remedy)
 
 
-def _tool_results(chat: Chat) -> Iterator[Remark]:
+def _tool_results(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether several results to one turn are all shown, and in which form."""
     first, second = 'first "quoted"\nreply', "second reply"
     new: list[Message] = [{"role": "tool", "name": "probe_tool", "content": text} for text in (first, second)]
@@ -134,7 +136,7 @@ def _tool_results(chat: Chat) -> Iterator[Remark]:
     yield _told("tool results", second in delta and "quoted" in delta, text, wrong, _OTHER_TEMPLATE, "broken")
 
 
-def _schemas(chat: Chat) -> Iterator[Remark]:
+def _schemas(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether the prompt shows the tools, and where."""
     prompt = rendered(chat.tokenizer, [_QUESTION], [PROBE_TOOL])
     position = "before" if prompt.find("probe_tool") < prompt.find("QUESTION") else "after"
@@ -145,21 +147,21 @@ def _schemas(chat: Chat) -> Iterator[Remark]:
     yield _told("tool schemas", "probe_argument" in prompt, f"are shown {position} the question", wrong, remedy)
 
 
-def _calls(chat: Chat) -> Iterator[Remark]:
+def _calls(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether environments can read the calls that the template writes."""
     name, turn = written_format(chat.tokenizer)
     text = f"the template writes {name}, and environments are opened to read that"
     if turn:
         wrong = f"the template writes calls in a form that is not read here: {turn[:60]!r}"
         remedy = f"choose a model of another family; formats read here: {', '.join(sorted(formats.FORMATS))}"
-        state: State = "broken"
+        state: TemplateSeverity = "broken"
     else:
         wrong = f"the template writes none of its own; the agent must learn {formats.DEFAULT}"
         remedy, state = "raise it on demonstrations, or say the format in `system`", "warning"
     yield _told("call format", name is not None, text, wrong, remedy, state)
 
 
-def _stops(chat: Chat) -> Iterator[Remark]:
+def _stops(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether a special token ends a turn; report all stop tokens."""
     token_texts = {token: repr(chat.tokenizer.decode([token])) for token in sorted({chat.end_of_turn, *chat.stops})}
     end = f"{token_texts[chat.end_of_turn]} (id {chat.end_of_turn})"
@@ -170,7 +172,7 @@ def _stops(chat: Chat) -> Iterator[Remark]:
     yield _told("end of turn", special, text, wrong, remedy, "broken")
 
 
-def _shield(chat: Chat) -> Iterator[Remark]:
+def _shield(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether control tokens in tool results and questions stay text."""
     added = chat.tokenizer.added_tokens_decoder
     spelled = "".join(str(token) for token in added.values() if len(str(token)) > 1)
@@ -188,7 +190,7 @@ def _shield(chat: Chat) -> Iterator[Remark]:
     yield _told("control tokens", not leaking, text, wrong, remedy, "broken")
 
 
-def _odd_texts(chat: Chat) -> Iterator[Remark]:
+def _odd_texts(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether odd texts survive being encoded and decoded."""
     texts = {name: chat.opened_thinking + text for name, text in _ODD_TEXTS.items()}
     changed = ", ".join(name for name, text in texts.items() if chat.decode(chat.encode_turn(text)) != text)

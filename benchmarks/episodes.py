@@ -19,7 +19,7 @@ from peers.findings import Report, target
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
-from palaestra.envs.records.gathering import Stage
+from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.envs.records.rescore import find_scorer, rescore
 from palaestra.episode import Start, TokenRow
 from palaestra.record import Record, read, write
@@ -66,7 +66,7 @@ def records(options: Options) -> list[Record]:
 
 def measure(options: Options) -> dict[str, float]:
     """Episodes a second of CPU, by what is done with them."""
-    played, stage, scorer = records(options), Stage(), find_scorer(ENV)
+    played, stage, scorer = records(options), ReplayMachines(), find_scorer(ENV)
     seconds: dict[str, list[float]] = {"written": [], "read": [], "rescored": [], "replayed": []}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "episodes.jsonl"

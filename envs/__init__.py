@@ -15,7 +15,7 @@ from palaestra.envs.core.tasks import ProceduralTasks
 from palaestra.envs.core.tool import tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.data.task_files import load_tasks
-from palaestra.envs.rewards.progressive import Progressive, Stage
+from palaestra.envs.rewards.progressive import RewardStage, StagedReward
 from palaestra.episode import Task
 from palaestra.errors import ToolError
 
@@ -23,10 +23,10 @@ __all__ = [
     "Done",
     "Game",
     "ProceduralTasks",
-    "Progressive",
     "RewardPart",
+    "RewardStage",
     "Snapshot",
-    "Stage",
+    "StagedReward",
     "Task",
     "TextEnv",
     "TextSpace",

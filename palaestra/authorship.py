@@ -14,7 +14,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SourceLine:
     """A line of a source file, and the function that contains it."""
 
     file: str
@@ -30,20 +30,20 @@ class Line:
         return f"{self.file}, line {self.number}"
 
 
-def authors_line(error: BaseException) -> Line | None:
+def authors_line(error: BaseException) -> SourceLine | None:
     """Return the innermost line of an author's code that an exception passed; None if it passed none."""
     return next((line for line in _foreign(error) if not _is_installed(line)), None)
 
 
-def foreign_line(error: BaseException) -> Line | None:
+def foreign_line(error: BaseException) -> SourceLine | None:
     """Return the author's innermost line; if there is none, the innermost line of a library that the author called."""
     return authors_line(error) or next(iter(_foreign(error)), None)
 
 
-def _foreign(error: BaseException) -> list[Line]:
+def _foreign(error: BaseException) -> list[SourceLine]:
     """Return the lines of foreign code in the traceback, innermost first."""
     passed = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_foreign(frame)]
-    return [Line(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(passed)]
+    return [SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(passed)]
 
 
 def _is_foreign(frame: FrameType) -> bool:
@@ -52,5 +52,5 @@ def _is_foreign(frame: FrameType) -> bool:
     return name.startswith("palaestra.envs.suite.") or name.partition(".")[0] not in _OURS
 
 
-def _is_installed(line: Line) -> bool:
+def _is_installed(line: SourceLine) -> bool:
     return any(part in line.file for part in _INSTALLED)

@@ -8,10 +8,10 @@ sees every assignment. Classes that authors and rewards receive stay `@dataclass
 from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
-Made = TypeVar("Made")
+FrozenT = TypeVar("FrozenT")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def statically_frozen(cls: type[Made]) -> type[Made]:
+def statically_frozen(cls: type[FrozenT]) -> type[FrozenT]:
     """Return a data class with slots, equal and hashed by its fields, that only the type checker keeps unchanged."""
     return dataclass(slots=True, unsafe_hash=True)(cls)

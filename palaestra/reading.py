@@ -20,7 +20,7 @@ def episode_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-class Reading:
+class RecordReader:
     """Iterates over the records of several files. Lines that are not records are counted and reported to `say`."""
 
     def __init__(self, paths: Sequence[Path], say: Callable[[str], object]) -> None:

@@ -33,7 +33,7 @@ _FLASH_WIDTH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AttentionCall:
     """Queries and keys of one kernel call, as positions in the layout."""
 
     queries: Any
@@ -45,27 +45,29 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttentionPlan:
     """The attention calls for a layout. Every layer of the model gets the plan as a keyword argument."""
 
     layout: Layout
     device: torch.device
 
     @cached_property
-    def by_segment(self) -> list[Call]:
+    def by_segment(self) -> list[AttentionCall]:
         """Return the calls of each segment on itself, then those of the tokens that follow it."""
         spans = [(slice(segment.begin, segment.begin + segment.size), segment.end) for segment in self.layout.segments]
-        calls = [Call(span, span, True) for span, _ in spans]
-        return calls + [Call(slice(span.stop, end), span, False) for span, end in spans if end > span.stop]
+        calls = [AttentionCall(span, span, True) for span, _ in spans]
+        return calls + [AttentionCall(slice(span.stop, end), span, False) for span, end in spans if end > span.stop]
 
     @cached_property
-    def by_depth(self) -> list[Call]:
+    def by_depth(self) -> list[AttentionCall]:
         """Return one call of all segments on themselves, then one per depth for the tokens that follow: few calls, for
         a GPU.
         """
         segments = self.layout.segments
         everything = slice(0, self.layout.size)
-        calls = [Call(everything, everything, True, self._lengths(*[[segment.size for segment in segments]] * 2))]
+        calls = [
+            AttentionCall(everything, everything, True, self._lengths(*[[segment.size for segment in segments]] * 2))
+        ]
         for depth in range(1 + max(segment.depth for segment in segments)):
             shared = [
                 segment for segment in segments if segment.depth == depth and segment.end > segment.begin + segment.size
@@ -74,7 +76,7 @@ class Plan:
                 keys = [(segment.begin, segment.begin + segment.size) for segment in shared]
                 queries = [(segment.begin + segment.size, segment.end) for segment in shared]
                 lengths = self._lengths(*([b - a for a, b in each] for each in (queries, keys)))
-                calls.append(Call(self._joined(queries), self._joined(keys), False, lengths))
+                calls.append(AttentionCall(self._joined(queries), self._joined(keys), False, lengths))
         return calls
 
     def _joined(self, ranges: list[tuple[int, int]]) -> Tensor:
@@ -90,8 +92,8 @@ class Kernel:
     """A fused attention kernel over [1, heads, tokens, width]. There may be fewer key heads than query heads."""
 
     name: str
-    calls: Callable[[Plan], list[Call]]
-    forward: Callable[[Tensor, Tensor, Tensor, Call, float], tuple[Tensor, Tensor]]
+    calls: Callable[[AttentionPlan], list[AttentionCall]]
+    forward: Callable[[Tensor, Tensor, Tensor, AttentionCall, float], tuple[Tensor, Tensor]]
     """Function that returns the output and the log-sum-exp [1, heads, tokens]."""
     backward: Callable[..., tuple[Tensor, ...]]
     """Function of the output's gradient, queries, keys, values, merged output, merged log-sum-exp, call and scale."""
@@ -117,7 +119,7 @@ def planned_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    plan: Plan | None = None,
+    plan: AttentionPlan | None = None,
     **asked: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention with the signature of transformers, over a layout if there is a plan."""
@@ -143,7 +145,7 @@ class _Planned(torch.autograd.Function):
     """Maps [1, heads, tokens, width] to [1, tokens, heads, width], as models expect it."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
         kernel = kernel_for(query.device, query.dtype, query.shape[-1])
         # Merge in at least float32: a shorter type would round once per depth.
         long = torch.promote_types(query.dtype, torch.float32)
@@ -191,7 +193,7 @@ class _Planned(torch.autograd.Function):
         return by_query, by_key, by_value, None, None
 
 
-def _cpu_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
+def _cpu_forward(query: Tensor, key: Tensor, value: Tensor, call: AttentionCall, scale: float) -> tuple[Tensor, Tensor]:
     out_and_lse: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, call.causal, scale=scale
     )
@@ -199,7 +201,14 @@ def _cpu_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, scale: f
 
 
 def _cpu_backward(
-    by_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, call: Call, scale: float
+    by_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    call: AttentionCall,
+    scale: float,
 ) -> tuple[Tensor, ...]:
     gradients: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         by_out, query, key, value, out, lse, 0.0, call.causal, scale=scale
@@ -207,7 +216,9 @@ def _cpu_backward(
     return gradients
 
 
-def _flash_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
+def _flash_forward(
+    query: Tensor, key: Tensor, value: Tensor, call: AttentionCall, scale: float
+) -> tuple[Tensor, Tensor]:
     assert call.lengths is not None
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
         *_flat(query, key, value), *call.lengths, 0.0, call.causal, False, scale=scale
@@ -216,7 +227,14 @@ def _flash_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, scale:
 
 
 def _flash_backward(
-    by_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, call: Call, scale: float
+    by_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    call: AttentionCall,
+    scale: float,
 ) -> tuple[Tensor, ...]:
     assert call.lengths is not None
     noise = torch.zeros(2, dtype=torch.uint64, device=query.device)  # There is no dropout.
@@ -238,7 +256,9 @@ def _flat(*given: Tensor) -> list[Tensor]:
     return [each[0].transpose(0, 1).contiguous() for each in given]
 
 
-def _efficient_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
+def _efficient_forward(
+    query: Tensor, key: Tensor, value: Tensor, call: AttentionCall, scale: float
+) -> tuple[Tensor, Tensor]:
     query, key, value = (each.transpose(1, 2) for each in (query, *_repeated(query, key, value)))
     out, lse, *_ = torch.ops.aten._efficient_attention_forward(
         query, key, value, None, None, None, None, None, 0.0, int(call.causal), True, scale=scale
@@ -247,7 +267,14 @@ def _efficient_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, sc
 
 
 def _efficient_backward(
-    by_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, call: Call, scale: float
+    by_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    call: AttentionCall,
+    scale: float,
 ) -> tuple[Tensor, ...]:
     keys = key.shape[1]
     key, value = _repeated(query, key, value)
@@ -269,7 +296,7 @@ def _repeated(query: Tensor, *keys: Tensor) -> list[Tensor]:
     return [each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in keys]
 
 
-def _segments_of(plan: Plan) -> list[Call]:
+def _segments_of(plan: AttentionPlan) -> list[AttentionCall]:
     return plan.by_segment
 
 

@@ -25,7 +25,7 @@ SHARE = Field(ge=0, le=1)
 BELOW_ONE = Field(ge=0, lt=1)
 PARTS = "parts"
 """Key of a field's metadata: the classes that the field may hold, by name."""
-Config = TypeVar("Config")
+DataclassT = TypeVar("DataclassT")
 _FINITE = ConfigDict(allow_inf_nan=False)
 
 
@@ -42,7 +42,7 @@ def check_fields(config: Any) -> None:
             raise ConfigError(f"{name} is {value!r}; {message}") from None
 
 
-def changed(config: Config, values: Mapping[str, Any]) -> Config:
+def changed(config: DataclassT, values: Mapping[str, Any]) -> DataclassT:
     """Return the config with other values. Raise `ConfigError` for an unknown name, with the closest known one."""
     sections_by_name = dict(_names(config))
     tables = {field.name: field.metadata[PARTS] for field in fields(config) if PARTS in field.metadata}  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.checked import plain
 from palaestra.trainers.durable import remove_folder, whole_folder
-from palaestra.trainers.learner import Config, Learner
+from palaestra.trainers.learner import Learner, RunConfigT
 from palaestra.trainers.opening import to_learn
 from palaestra.trainers.provenance import digest_of, versions
 from palaestra.trainers.scale.ranks import here
@@ -75,7 +75,7 @@ class Checkpoint:
         return self.path / "adapter"
 
 
-def save(learner: Learner[Config], folder: Path) -> Path:
+def save(learner: Learner[RunConfigT], folder: Path) -> Path:
     """Write a checkpoint of a learner between two steps. Then remove the oldest ones above the limit."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
     ranks, path = learner.ranks, folder / f"step-{learner.step:06}"
@@ -152,7 +152,7 @@ def open_saved(found: Checkpoint, open_named: Callable[[str], LocalModel], base:
     return local
 
 
-def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any = None) -> Learner[Config]:
+def restore(found: Checkpoint, local: LocalModel, config: RunConfigT, reference: Any = None) -> Learner[RunConfigT]:
     """Return the learner as it was saved, around its model (`open_saved`)."""
     saved_scale, scale = found.config.get("scale", {}), plain(config.scale)
     if changed_names := [name for name in _KEPT if saved_scale.get(name, scale[name]) != scale[name]]:
@@ -204,7 +204,7 @@ def fingerprint(model: Any) -> str:
     return _digest(shapes)
 
 
-def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
+def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
     state = {"random/cpu": torch.get_rng_state()}
     device = next(learner.model.parameters()).device
     if device.type == "cuda":
@@ -222,14 +222,14 @@ def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
     return state
 
 
-def _masters(learner: Learner[Config]) -> dict[str, torch.nn.Parameter]:
+def _masters(learner: Learner[RunConfigT]) -> dict[str, torch.nn.Parameter]:
     """Return the float32 master weights of a model that is saved in another dtype."""
     masters = learner.masters
     rounded = is_divided(learner.model) and learner.model.config.dtype != torch.float32
     return masters.stepped if rounded else masters.copies
 
 
-def _read(found: Checkpoint, learner: Learner[Config]) -> dict[str, torch.Tensor]:
+def _read(found: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
     """Read copies of the tensors of a checkpoint; with several ranks, those of this rank's part."""
     parts, whole = found.path / _PARTS, found.path / _TENSORS
     if learner.ranks.count == 1 and not parts.is_dir():

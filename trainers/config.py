@@ -17,7 +17,7 @@ from palaestra.trainers.env_config import EnvConfig
 from palaestra.trainers.recipes import Recipe, find_recipe
 
 _LONGEST_PROMPT = 2560
-Trackers = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
+TrackerNames = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
 """Named one by one on the command line: `--track wandb --track tensorboard`."""
 
 
@@ -247,7 +247,7 @@ class GRPOConfig:
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
     eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
     """Held-out tasks, played before and after; 0 measures nothing."""
-    track: Annotated[Trackers, SERVICE] = ()
+    track: Annotated[TrackerNames, SERVICE] = ()
     """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     collapse: Literal["warn", "stop", "off"] = "warn"
     """What follows where the policy collapses, told by entropy, log-prob gap, repetition and tool calls: a note, or an

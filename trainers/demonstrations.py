@@ -14,7 +14,7 @@ from palaestra import formats
 from palaestra.agents.dialect import AUTO, template_format
 from palaestra.episode import Ending, Episode
 from palaestra.errors import PalaestraError, UnknownId, UsageError
-from palaestra.reading import Reading, episode_files
+from palaestra.reading import RecordReader, episode_files
 from palaestra.record import Record
 from palaestra.registry import chosen_format, require_loaded
 
@@ -54,7 +54,7 @@ def demonstrations(files: Sequence[str]) -> Demonstrations:
     if not files:
         raise UsageError("name one or more episode files, such as palaestra collect writes: palaestra sft FILE")
     dataset = Demonstrations()
-    reading = Reading(_chosen([Path(name) for name in files], dataset), dataset.notes.append)
+    reading = RecordReader(_chosen([Path(name) for name in files], dataset), dataset.notes.append)
     for place, record in reading:
         if reason := unfit(record.episode):
             dataset.left_out[reason] += 1

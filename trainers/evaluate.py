@@ -20,7 +20,7 @@ from palaestra.trainers.progress import OnProgress, Progress, ignore
 from palaestra.trainers.sampling.draws import counts_in
 from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.scale.ranks import ALONE, Ranks
-from palaestra.trainers.statistics import Comparison, Values, estimate, powers_of_two
+from palaestra.trainers.statistics import PairedDifference, Samples, estimate, powers_of_two
 
 SEEDS_BEYOND_TRAINING = 2**40
 
@@ -246,7 +246,7 @@ def successes_by_task(episodes: Sequence[Episode]) -> dict[tuple[str, int], list
     return successes
 
 
-def compare(first: Sequence[Episode], second: Sequence[Episode]) -> Comparison:
+def compare(first: Sequence[Episode], second: Sequence[Episode]) -> PairedDifference:
     """Compare the episodes of two agents on the same tasks, task by task."""
     return statistics.compare(successes_by_task(first), successes_by_task(second))
 
@@ -259,7 +259,7 @@ def _answers_by_task(scored: Sequence[Episode]) -> list[list[str | None]]:
 
 
 def _at_k(matrix: statistics.Matrix, answers: statistics.Answers, samples: int) -> dict[str, dict[str, float]]:
-    values_by_name: dict[str, Values] = {}
+    values_by_name: dict[str, Samples] = {}
     for k in powers_of_two(samples):
         values_by_name[f"pass@{k}"] = statistics.pass_at_k(matrix, k)
         values_by_name[f"any@{k}"] = statistics.any_of_k(matrix, k)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from palaestra.agents.head import head_of
-from palaestra.trainers.attention import NAME, Plan
+from palaestra.trainers.attention import NAME, AttentionPlan
 from palaestra.trainers.block_logprobs import block_logprobs
 from palaestra.trainers.packed import Packed
 from palaestra.trainers.scale.shards import through
@@ -29,7 +29,7 @@ _PROBED = ((30, 4), (30, 9), (30, 9, 3), (5,))
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class ForwardScores:
     """Output of a model for a batch of tokens."""
 
     logprobs_N: Tensor
@@ -53,7 +53,7 @@ def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
     return [packed.select(order[part.start : part.stop]) for part in parts(lengths, commons, max_tokens)]
 
 
-def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> Scores:
+def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> ForwardScores:
     """Return the log-prob and the entropy of each sampled token."""
     read, head = _flat if shares_beginnings(model) else _padded, head_of(model)
 
@@ -67,7 +67,7 @@ def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> Scor
     logprobs_N, entropies_N = (
         nothing_N.masked_scatter(packed.sampled_N, values_S) for values_S in logprobs_and_entropies
     )
-    return Scores(logprobs_N, entropies_N, computed, hidden_SD)
+    return ForwardScores(logprobs_N, entropies_N, computed, hidden_SD)
 
 
 _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
@@ -147,7 +147,7 @@ def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
         # For positions that restart, the model would build a mask of tokens times tokens. It takes a mask with four
         # dimensions as it is, and the plan replaces it.
         attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device),
-        plan=Plan(layout, device),
+        plan=AttentionPlan(layout, device),
         use_cache=False,
     )
     hidden_TD: Tensor = output.last_hidden_state[0]

@@ -40,7 +40,7 @@ from palaestra.trainers.progress import OnProgress, Progress, ignore
 from palaestra.trainers.rollouts import Rollouts
 from palaestra.trainers.run import Run
 from palaestra.trainers.scale.ranks import noticing_loss
-from palaestra.trainers.session import Session
+from palaestra.trainers.session import RunSession
 from palaestra.trainers.synopsis import synopsis
 from palaestra.trainers.tracking import Trackers
 from palaestra.trainers.update import update
@@ -76,7 +76,7 @@ def train(
 
         with (
             closing(open_arena(config)) if arena is None else nullcontext(arena) as arena,
-            Session(run, learner, due, interrupts, trackers, on_progress) as session,
+            RunSession(run, learner, due, interrupts, trackers, on_progress) as session,
             Rollouts(learner, arena) as rollouts,
             _loaded_for_good(),
         ):

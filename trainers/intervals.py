@@ -23,7 +23,7 @@ from math import exp, lgamma, log, log1p, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 _TAIL = 0.025
 _FLIPS = 20_000
@@ -34,7 +34,7 @@ _WORK = 300_000_000
 """Largest number of steps of the exact test: less than a second."""
 
 
-def mean_interval(values: Sequence[float] | Values) -> tuple[float, float]:
+def mean_interval(values: Sequence[float] | FloatArray) -> tuple[float, float]:
     """Return the interval of the mean of one value in [0, 1] per task: Clopper-Pearson with the effective number of
     tasks.
 
@@ -47,7 +47,7 @@ def mean_interval(values: Sequence[float] | Values) -> tuple[float, float]:
     return clopper_pearson(float(np.mean(values)), effective_count(values))
 
 
-def effective_count(values: Sequence[float] | Values) -> float:
+def effective_count(values: Sequence[float] | FloatArray) -> float:
     """Return the number of coin flips that tell as much about the mean as these values in [0, 1]; at least their
     number.
     """
@@ -70,7 +70,7 @@ def clopper_pearson(mean: float, count: float) -> tuple[float, float]:
     return low, high
 
 
-def difference_interval(differences: Sequence[float] | Values) -> tuple[float, float]:
+def difference_interval(differences: Sequence[float] | FloatArray) -> tuple[float, float]:
     """Return the interval of the mean of paired differences in [-1, 1], one per task.
 
     Two imaginary tasks, one won and one lost completely, are added before Student's t is used (Bonett and Price 2012):
@@ -84,7 +84,7 @@ def difference_interval(differences: Sequence[float] | Values) -> tuple[float, f
     return max(-1.0, centre - half), min(1.0, centre + half)
 
 
-def student_interval(values: Sequence[float] | Values) -> tuple[float, float] | None:
+def student_interval(values: Sequence[float] | FloatArray) -> tuple[float, float] | None:
     """Return Student's interval of the mean of a few numbers of any size, one per seed; None for fewer than two."""
     if len(values) < 2:
         return None
@@ -93,7 +93,7 @@ def student_interval(values: Sequence[float] | Values) -> tuple[float, float] | 
     return centre - half, centre + half
 
 
-def sign_flip_p(differences: Sequence[float] | Values, seed: int = 0) -> float:
+def sign_flip_p(differences: Sequence[float] | FloatArray, seed: int = 0) -> float:
     """Return the two-sided p-value: how often random signs would move the mean of the differences as far from 0.
 
     If both agents are equal, each task's difference is as likely as its opposite. All sign patterns are counted if the
@@ -126,7 +126,7 @@ def _exact_flips(units: NDArray[np.int64], observed: int) -> float:
     return min(1.0, float(chance[far].sum()))
 
 
-def _random_flips(sizes: Values, observed: float, rng: np.random.Generator) -> float:
+def _random_flips(sizes: FloatArray, observed: float, rng: np.random.Generator) -> float:
     reached, left, total = 0, _FLIPS, float(sizes.sum())
     while left:
         rows = min(left, max(1, 2_000_000 // len(sizes)))  # 16 megabytes at once

@@ -27,18 +27,18 @@ from palaestra.trainers.scale.ranks import ALONE, Ranks
 from palaestra.trainers.scale.shards import whole_number, whole_weights
 from palaestra.trainers.sft_config import SFTConfig
 
-Config = TypeVar("Config", bound=GRPOConfig | SFTConfig)
+RunConfigT = TypeVar("RunConfigT", bound=GRPOConfig | SFTConfig)
 MAX_SKIPPED = 3
 """Number of consecutive optimizer steps that may be skipped."""
 
 
 @dataclass(slots=True, eq=False)
-class Learner(Generic[Config]):
+class Learner(Generic[RunConfigT]):
     """A model in training, the agent whose engine samples from it, and the optimizer states."""
 
     agent: Agent
     model: Any
-    config: Config
+    config: RunConfigT
     step: int = 0
     """Number of steps taken so far, which is also the version of the weights."""
     reference: Any = None

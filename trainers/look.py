@@ -20,7 +20,7 @@ from palaestra.trainers.packed import pack
 from palaestra.trainers.passes import passes
 from palaestra.trainers.scale.ranks import Ranks
 
-Scores = tuple[NDArray[np.float32], ...]
+PerSample = tuple[NDArray[np.float32], ...]
 """One array per sample, over its sampled tokens."""
 
 
@@ -39,7 +39,7 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
     return Seen(reference, old if corrects else None, values=values)
 
 
-def _costs(kl: KL, batch: Batch, reference: Scores, old: Scores | None) -> tuple[NDArray[np.float64], ...]:
+def _costs(kl: KL, batch: Batch, reference: PerSample, old: PerSample | None) -> tuple[NDArray[np.float64], ...]:
     """Return the KL cost of each sampled token, one array per sample."""
     token_costs = []
     for i, episode in enumerate(batch.episodes):
@@ -53,7 +53,7 @@ def _costs(kl: KL, batch: Batch, reference: Scores, old: Scores | None) -> tuple
 
 def _scored(
     model: Any, batch: Batch, config: GRPOConfig, ranks: Ranks, critic: Critic | None = None
-) -> tuple[Scores, Scores | None]:
+) -> tuple[PerSample, PerSample | None]:
     """Return the log-probs of each sample's tokens under a model, and the critic's values before each of them."""
     logprobs = [np.zeros(0, np.float32)] * len(batch.samples)
     critic_values = list(logprobs)

@@ -92,7 +92,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MemoryEstimate:
     """Memory that a run holds throughout, needs in addition in each phase, and needs on the host."""
 
     held: tuple[Part, ...]
@@ -147,7 +147,7 @@ def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
     )
 
 
-def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks: int = 1) -> Estimate:
+def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks: int = 1) -> MemoryEstimate:
     """Return the memory estimate of one rank of a run with these settings. `shape` must have the compute dtype."""
     longest, scale = config.longest_row, config.scale
     mini_batches = min(config.optimizer.num_mini_batches, config.play.num_prompts)
@@ -174,7 +174,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
         held_parts.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
     checkpointed, trains_head = bool(scale.gradient_checkpointing), not shape.adapted
     passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
-    return Estimate(
+    return MemoryEstimate(
         tuple(held_parts),
         _playing(shape, config) if config.engine.kind != "vllm" else (),
         (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),

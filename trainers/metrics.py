@@ -1,7 +1,7 @@
 """Metrics of episodes, under the names that TRL uses: those of a training step, and those of any set of episodes.
 
-`episode_metrics` is the same for a step's batch and for a file of episodes (`analysis`). It takes `Facts`, which hold
-no tokens, so that whole files fit in memory. Not here: metrics of the loss (`update`).
+`episode_metrics` is the same for a step's batch and for a file of episodes (`analysis`). It takes `EpisodeStats`, which
+hold no tokens, so that whole files fit in memory. Not here: metrics of the loss (`update`).
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
@@ -24,7 +24,7 @@ GAP = "rewards/success/pass_less_avg"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EpisodeStats:
     """The data of an episode with a reward that the metrics need."""
 
     group: Hashable
@@ -59,10 +59,10 @@ class Facts:
         return REACTIVE if self.tokens_per_turn < tokens and self.calls > calls else MIXED
 
 
-def facts_of(episode: Episode, where: Hashable = None) -> Facts:
+def facts_of(episode: Episode, where: Hashable = None) -> EpisodeStats:
     """Return the facts of an episode. `where` distinguishes its group from groups with the same number elsewhere."""
     start, attempt = episode.start, episode.attempt
-    return Facts(
+    return EpisodeStats(
         group=(where, start.env, start.task, start.group, start.seat),
         parts=episode.parts,
         ending=episode.ending,
@@ -75,7 +75,7 @@ def facts_of(episode: Episode, where: Hashable = None) -> Facts:
     )
 
 
-def medians_of(facts: Sequence[Facts]) -> tuple[float, float]:
+def medians_of(facts: Sequence[EpisodeStats]) -> tuple[float, float]:
     """Return the median tokens per turn and the median calls per episode. The modes are defined by them."""
     with_tokens = [fact for fact in facts if fact.tokens]
     if not with_tokens:
@@ -85,7 +85,7 @@ def medians_of(facts: Sequence[Facts]) -> tuple[float, float]:
     )
 
 
-def mode_metrics(facts: Sequence[Facts], medians: tuple[float, float]) -> dict[str, float]:
+def mode_metrics(facts: Sequence[EpisodeStats], medians: tuple[float, float]) -> dict[str, float]:
     """Return the share of the modes deliberative and reactive, and the success of each; empty without tokens."""
     modes_and_successes = [(fact.mode(medians), fact.parts.get("success", 0.0)) for fact in facts if fact.tokens]
     figures = {}
@@ -97,7 +97,7 @@ def mode_metrics(facts: Sequence[Facts], medians: tuple[float, float]) -> dict[s
     return figures
 
 
-def episode_metrics(facts: Sequence[Facts], medians: tuple[float, float] | None = None) -> dict[str, float]:
+def episode_metrics(facts: Sequence[EpisodeStats], medians: tuple[float, float] | None = None) -> dict[str, float]:
     """Return the metrics of some episodes. Modes are relative to `medians`, or to the medians of these episodes."""
     if not facts:
         return {}
@@ -122,14 +122,14 @@ def episode_metrics(facts: Sequence[Facts], medians: tuple[float, float] | None 
     return figures | part_means(facts)
 
 
-def part_means(facts: Sequence[Facts]) -> dict[str, float]:
+def part_means(facts: Sequence[EpisodeStats]) -> dict[str, float]:
     """Return the mean of each part of the environment's reward, success included."""
     # Environments of a mixture may have different parts.
     names = dict.fromkeys(name for fact in facts for name in fact.parts)
     return {f"rewards/{name}/mean": _mean([fact.parts[name] for fact in facts if name in fact.parts]) for name in names}
 
 
-def gap_metrics(facts: Sequence[Facts]) -> dict[str, float]:
+def gap_metrics(facts: Sequence[EpisodeStats]) -> dict[str, float]:
     """Return pass@k minus avg@k over whole groups: the success gained by k tries instead of one."""
     groups: dict[Hashable, list[float]] = {}
     for fact in facts:

@@ -17,7 +17,7 @@ from palaestra.trainers.checkpoint import Checkpoint, fingerprint, newest, open_
 from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import remove_folder, whole_folder
-from palaestra.trainers.learner import Config, Learner
+from palaestra.trainers.learner import Learner, RunConfigT
 from palaestra.trainers.opening import as_opened, check_ranks, open_model, settled, to_learn
 from palaestra.trainers.progress import OnProgress, ignore
 from palaestra.trainers.provenance import versions
@@ -126,7 +126,7 @@ def keep_start(run: Run, local: LocalModel) -> None:
             export(local.model, local.tokenizer, folder)
 
 
-def keep_model(run: Run, learner: Learner[Config]) -> None:
+def keep_model(run: Run, learner: Learner[RunConfigT]) -> None:
     """Export the whole trained model of a run; for an adapter, the adapter alone too."""
     model = whole_model(learner.model, learner.ranks)
     if run.writes:

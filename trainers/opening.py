@@ -24,6 +24,10 @@ from palaestra.registry import arena, demonstrators
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.evaluate import held_out
 from palaestra.trainers.forward import shares_beginnings
+from palaestra.trainers.resume import RunConfig
+from palaestra.trainers.resume import RunConfig
+from palaestra.trainers.resume import RunConfig
+from palaestra.trainers.resume import RunConfig
 from palaestra.trainers.samplers import make_sampler
 from palaestra.trainers.sampling.curated import curated_tasks
 from palaestra.trainers.sampling.division import Division
@@ -32,11 +36,10 @@ from palaestra.trainers.sampling.seats import check_seats
 from palaestra.trainers.scale.fit import fit
 from palaestra.trainers.scale.ranks import Ranks, here
 from palaestra.trainers.scale.shards import divided
-from palaestra.trainers.scoring.progressive import Progressive
+from palaestra.trainers.scoring.progressive import StagedShaping
 from palaestra.trainers.sft_config import SFTConfig
 
-RunConfig = GRPOConfig | SFTConfig
-Config = TypeVar("Config", GRPOConfig, SFTConfig)
+ConfigT = TypeVar("ConfigT", GRPOConfig, SFTConfig)
 
 
 def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> Arena:
@@ -129,7 +132,7 @@ def _shares(local: LocalModel) -> bool:
     return any(engine.shares_weights for engine in trained_engines(local.agent))
 
 
-def settled(config: Config, folder: Path, ranks: int = 1) -> tuple[Config, str]:
+def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str]:
     """Return the config with all open settings chosen, and a note on what was chosen because memory is short.
 
     Raise an error if the device or the disk has too little space for the run. A complete config is returned unchanged.
@@ -215,7 +218,7 @@ def check_judge(config: GRPOConfig) -> None:
 def check_parts(config: GRPOConfig, opened: Arena) -> None:
     """Raise an error if an environment of an arena has no reward part for the quality of the shaping."""
     for parts in getattr(opened, "reward_parts", ()):
-        if isinstance(config.recipe.shaping, Progressive):
+        if isinstance(config.recipe.shaping, StagedShaping):
             config.recipe.shaping.part_of(parts)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palaestra.episode import Episode, TokenRow
 
-Values = float | NDArray[np.floating[Any]]
+RowValues = float | NDArray[np.floating[Any]]
 """One number for each sampled token of an episode, or one number for all of them."""
 
 
@@ -63,10 +63,10 @@ class Packed:
 
 def pack(
     episodes: Sequence[Episode],
-    advantages: Sequence[Values],
-    weights: Sequence[Values] | None = None,
-    reference: Sequence[Values] | None = None,
-    old: Sequence[Values] | None = None,
+    advantages: Sequence[RowValues],
+    weights: Sequence[RowValues] | None = None,
+    reference: Sequence[RowValues] | None = None,
+    old: Sequence[RowValues] | None = None,
 ) -> Packed:
     """Lay episodes out flat. Rows without a sampled token are left out.
 
@@ -86,11 +86,11 @@ def pack(
 
 def pack_rows(
     rows: Sequence[TokenRow],
-    advantages: Sequence[Values] = (),
-    weights: Sequence[Values] | None = None,
-    reference: Sequence[Values] = (),
+    advantages: Sequence[RowValues] = (),
+    weights: Sequence[RowValues] | None = None,
+    reference: Sequence[RowValues] = (),
     episodes: Sequence[int] | None = None,
-    old: Sequence[Values] | None = None,
+    old: Sequence[RowValues] | None = None,
 ) -> Packed:
     """Lay rows out flat.
 
@@ -118,23 +118,23 @@ def pack_rows(
     )
 
 
-def placed(values: Sequence[Values], episodes: Sequence[Episode]) -> Tensor:
+def placed(values: Sequence[RowValues], episodes: Sequence[Episode]) -> Tensor:
     """Lay out the values of each episode's sampled tokens as `pack` does; 0 at all other tokens."""
     return _placed(
         [row for episode in episodes for row in episode.rows if row.sampled.any()], _by_row(values, episodes)
     )
 
 
-def _by_row(values: Sequence[Values], episodes: Sequence[Episode]) -> list[Values]:
+def _by_row(values: Sequence[RowValues], episodes: Sequence[Episode]) -> list[RowValues]:
     """Split each episode's values into those of its rows that have a sampled token."""
-    row_values: list[Values] = []
+    row_values: list[RowValues] = []
     for value, episode in zip(values, episodes, strict=True):
         counts = [int(row.sampled.sum()) for row in episode.rows if row.sampled.any()]
         row_values += np.split(value, np.cumsum(counts)[:-1]) if np.ndim(value) else [value] * len(counts)
     return row_values
 
 
-def _placed(rows: Sequence[TokenRow], values: Sequence[Values]) -> Tensor:
+def _placed(rows: Sequence[TokenRow], values: Sequence[RowValues]) -> Tensor:
     """Return a flat tensor with the values at the sampled tokens and 0 at all others."""
     parts = []
     for row, value in zip(rows, values, strict=True):

@@ -15,7 +15,7 @@ from palaestra.trainers.checked import NOT_NEGATIVE, PARTS, POSITIVE, check_fiel
 from palaestra.trainers.critic import ValueHead
 from palaestra.trainers.losses.advantages import (
     GreedyBaseline,
-    Group,
+    GroupNormalized,
     LeaveOneOut,
     OptimalBaseline,
     Shuffled,
@@ -26,27 +26,27 @@ from palaestra.trainers.losses.correction import CORRECTIONS, Masked, Truncated
 from palaestra.trainers.losses.covariance import ClipCov, KLCov
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
-from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened
+from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened
 from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.refined import Refined
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import Value
-from palaestra.trainers.scoring.progressive import Progressive
+from palaestra.trainers.sampling.value import VSPO
+from palaestra.trainers.scoring.progressive import StagedShaping
 from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.scoring.terms import Shaping
 
-SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior, "refined": Refined}
+SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": VSPO, "posterior": Posterior, "refined": Refined}
 """Samplers by name: they choose the tasks to play and the groups of a batch."""
-SHAPINGS = {"outcome": Shaping, "progressive": Progressive}
+SHAPINGS = {"outcome": Shaping, "progressive": StagedShaping}
 """Functions by name that compute the terms of the training reward."""
 ADVANTAGES = {
-    "group": Group,
+    "group": GroupNormalized,
     "leave-one-out": LeaveOneOut,
     "optimal-baseline": OptimalBaseline,
     "greedy-baseline": GreedyBaseline,
     "whitened": Whitened,
-    "turns": Turns,
+    "turns": TurnAdvantage,
     "gae": GAE,
     "successes": Successes,
     "shuffled": Shuffled,
@@ -75,17 +75,23 @@ class Recipe:
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
-    sampler: Uniform | Dynamic | Value | Posterior | Refined = field(
-        default_factory=Uniform, metadata={PARTS: SAMPLERS}
-    )
+    sampler: Uniform | Dynamic | VSPO | Posterior | Refined = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
     """What is played next, and which groups make a batch."""
-    shaping: Shaping | Progressive = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
+    shaping: Shaping | StagedShaping = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
     """The terms of the training reward."""
     judge: ReasoningReward | None = field(default=None, metadata={PARTS: JUDGES})
     """Who reads each episode as it ends; the score is one more term."""
     advantage: (
-        Group | LeaveOneOut | OptimalBaseline | GreedyBaseline | Whitened | Turns | GAE | Successes | Shuffled
-    ) = field(default_factory=Group, metadata={PARTS: ADVANTAGES})
+        GroupNormalized
+        | LeaveOneOut
+        | OptimalBaseline
+        | GreedyBaseline
+        | Whitened
+        | TurnAdvantage
+        | GAE
+        | Successes
+        | Shuffled
+    ) = field(default_factory=GroupNormalized, metadata={PARTS: ADVANTAGES})
     """What an episode's reward is compared with."""
     max_advantage: Annotated[float | None, POSITIVE] = None
     """Bound of an advantage, to both sides; none for no bound."""
@@ -146,7 +152,7 @@ RECIPES = {
         Recipe("grpo-scr", loss=SEQUENCE, aggregation="sample"),
         Recipe("demyagent", loss=Clip(epsilon_high=0.315)),
         Recipe("dapo", sampler=Dynamic(), shaping=Shaping(tool_bonus=0.0), loss=Clip(0.2, 0.28, None)),
-        Recipe("dr-grpo", shaping=OUTCOME, advantage=Group("none"), loss=PLAIN, aggregation="constant"),
+        Recipe("dr-grpo", shaping=OUTCOME, advantage=GroupNormalized("none"), loss=PLAIN, aggregation="constant"),
         Recipe("gspo", shaping=OUTCOME, loss=SEQUENCE, aggregation="sample"),
         Recipe("cispo", shaping=OUTCOME, loss=CISPO()),
         Recipe("rloo", shaping=OUTCOME, advantage=LeaveOneOut(), loss=PLAIN, aggregation="sum"),
@@ -166,12 +172,12 @@ RECIPES = {
             loss=Clip(0.2, 0.34, None),
             aggregation="sample",
         ),
-        Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
-        Recipe("prs", shaping=Progressive(), loss=PLAIN, kl=KL(0.001)),
+        Recipe("vspo", sampler=VSPO(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
+        Recipe("prs", shaping=StagedShaping(), loss=PLAIN, kl=KL(0.001)),
         Recipe(
             "vspo-prs",
-            sampler=Value(),
-            shaping=Progressive(),
+            sampler=VSPO(),
+            shaping=StagedShaping(),
             max_advantage=3.0,
             loss=PLAIN,
             kl=KL(0.001),

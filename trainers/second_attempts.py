@@ -19,8 +19,8 @@ from palaestra.trainers.evaluate import SEEDS_BEYOND_TRAINING, Report, compare, 
 from palaestra.trainers.progress import OnProgress, Progress, ignore
 from palaestra.trainers.sampling.refined import second_start
 from palaestra.trainers.sampling.seats import seats_of
-from palaestra.trainers.scoring.awaited import Judge, Scoring
-from palaestra.trainers.statistics import Comparison
+from palaestra.trainers.scoring.awaited import JudgeFunction, Scoring
+from palaestra.trainers.statistics import PairedDifference
 
 _OF_PREFIX = 2
 """A first attempt with its critique may use at most one in this many of an episode's tokens."""
@@ -41,7 +41,7 @@ class Attempts:
     """Last error of the judge; "" if it never failed."""
 
     @property
-    def gain(self) -> Comparison:
+    def gain(self) -> PairedDifference:
         """Return the comparison of second attempts with first ones, paired by task."""
         return compare(self.second_episodes, self.first_episodes)
 
@@ -99,6 +99,6 @@ def attempts(
     return Attempts(first, second, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
 
 
-def critics(judge: Judge, **options: Any) -> Scoring:
+def critics(judge: JudgeFunction, **options: Any) -> Scoring:
     """Return a scoring that only requests critiques from a judge. The caller must close it."""
     return Scoring(lambda episode: {}, judge, **options)

@@ -22,7 +22,7 @@ _NAMES = ("source", "data_source")
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class SelectionCounts:
     """Numbers of episodes by outcome. The first is the sum of the others."""
 
     played: int = 0
@@ -36,8 +36,10 @@ class Counts:
     """Episodes that are not among the best of their source."""
     kept: int = 0
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Counts)))
+    def __add__(self, other: "SelectionCounts") -> "SelectionCounts":
+        return SelectionCounts(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(SelectionCounts))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,13 @@ class Selection:
     """The kept records in their original order, and the counts of the others."""
 
     records: tuple[Record, ...]
-    by_source: Mapping[str, Counts]
+    by_source: Mapping[str, SelectionCounts]
     """Counts by source, in the order of each source's first episode."""
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> SelectionCounts:
         """Return the counts over all sources."""
-        return sum(self.by_source.values(), Counts())
+        return sum(self.by_source.values(), SelectionCounts())
 
 
 def reward(record: Record) -> float:
@@ -98,7 +100,7 @@ def select(
     by_source = {}
     for source in stages[0]:
         all_played, scored_count, good_count, distinct_count, selected_count = (stage[source] for stage in stages)
-        by_source[source] = Counts(
+        by_source[source] = SelectionCounts(
             all_played,
             all_played - scored_count,
             scored_count - good_count,

@@ -11,13 +11,13 @@ from typing import Generic
 from palaestra.errors import PalaestraError
 from palaestra.trainers.checkpoint import save
 from palaestra.trainers.interrupts import Interrupts
-from palaestra.trainers.learner import Config, Learner
+from palaestra.trainers.learner import Learner, RunConfigT
 from palaestra.trainers.progress import OnProgress, Progress
 from palaestra.trainers.run import Run
 from palaestra.trainers.tracking import Trackers
 
 
-class Session(Generic[Config]):
+class RunSession(Generic[RunConfigT]):
     """A context manager around the loop of a run. Signals are held in it, except within `interruptible`.
 
     If the loop ends early, by an interrupt, an error or a caller that stops iterating, a checkpoint of the last logged
@@ -27,7 +27,7 @@ class Session(Generic[Config]):
     def __init__(
         self,
         run: Run,
-        learner: Learner[Config],
+        learner: Learner[RunConfigT],
         due: Callable[[int], bool],
         interrupts: Interrupts | None,
         trackers: Trackers,
@@ -71,7 +71,7 @@ class Session(Generic[Config]):
         if due and (self._run.writes or self._learner.ranks.count > 1):
             save(self._learner, self._run.checkpoints)
 
-    def __enter__(self) -> "Session[Config]":
+    def __enter__(self) -> "RunSession[RunConfigT]":
         self._held = self._interrupts.held()
         self._held.__enter__()
         return self

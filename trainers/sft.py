@@ -28,7 +28,7 @@ from palaestra.trainers.open_learner import keep_model, newest_checkpoint
 from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled, with_adapter
 from palaestra.trainers.progress import OnProgress, Progress, ignore
 from palaestra.trainers.run import Run
-from palaestra.trainers.session import Session
+from palaestra.trainers.session import RunSession
 from palaestra.trainers.sft_config import SFTConfig
 from palaestra.trainers.synopsis import synopsis
 from palaestra.trainers.tracking import Trackers
@@ -63,7 +63,7 @@ def train(
         imitation, about = open_imitation(run, on_progress)
         learner = imitation.learner
         checkpoint_every = learner.config.save.checkpoint_every or imitation.epoch_steps
-        with Session(
+        with RunSession(
             run, learner, lambda step: step % checkpoint_every == 0, interrupts, trackers, on_progress
         ) as session:
             while learner.step < learner.steps:

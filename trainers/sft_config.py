@@ -9,7 +9,7 @@ from pydantic import Field
 from palaestra import formats
 from palaestra.options import SERVICE
 from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, changed, check_fields
-from palaestra.trainers.config import OptimizerConfig, SaveConfig, ScaleConfig, Trackers
+from palaestra.trainers.config import OptimizerConfig, SaveConfig, ScaleConfig, TrackerNames
 
 _OPTIMIZER = OptimizerConfig(
     learning_rate=5e-5, lr_schedule="cosine", warmup_share=0.1, adam_beta2=0.95, micro_batch_tokens=32_768
@@ -47,7 +47,7 @@ class SFTConfig:
     """Decides the order, and the tiny agent's initial weights."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
-    track: Annotated[Trackers, SERVICE] = ()
+    track: Annotated[TrackerNames, SERVICE] = ()
     """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     optimizer: OptimizerConfig = _OPTIMIZER
     scale: ScaleConfig = field(default_factory=ScaleConfig)

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from palaestra.errors import UsageError
 from palaestra.trainers.intervals import difference_interval, mean_interval, sign_flip_p
 
-Values = NDArray[np.float64]
+Samples = NDArray[np.float64]
 Matrix = Sequence[Sequence[float]]
 Answers = Sequence[Sequence[str | None]]
-Task = TypeVar("Task", int, tuple[str, int])
+TaskT = TypeVar("TaskT", int, tuple[str, int])
 """A task by its number, or by its environment and number."""
-Interval = Callable[[Sequence[float] | Values], tuple[float, float]]
+Interval = Callable[[Sequence[float] | Samples], tuple[float, float]]
 
 RESAMPLES = 1000
 SEED = 42
@@ -41,7 +41,7 @@ _FULL = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MeanWithInterval:
     """A mean over tasks with its 95 % interval."""
 
     value: float
@@ -51,18 +51,18 @@ class Estimate:
     """Number of tasks in the mean. Without tasks the value is 0 and the interval is [0, 1]."""
 
 
-def estimate(values: Sequence[float] | Values, interval: Interval = mean_interval) -> Estimate:
+def estimate(values: Sequence[float] | Samples, interval: Interval = mean_interval) -> MeanWithInterval:
     """Return the mean of one value per task, with its interval."""
     low, high = interval(values)
-    return Estimate(float(np.mean(values)) if len(values) else 0.0, low, high, len(values))
+    return MeanWithInterval(float(np.mean(values)) if len(values) else 0.0, low, high, len(values))
 
 
-def avg_at_k(matrix: Matrix) -> Values:
+def avg_at_k(matrix: Matrix) -> Samples:
     """Return the mean success of each task over all its samples."""
     return np.array([row.mean() for row in _rows(matrix, 1)])
 
 
-def pass_at_k(matrix: Matrix, k: int) -> Values:
+def pass_at_k(matrix: Matrix, k: int) -> Samples:
     """Return each task's unbiased chance that at least one of k samples passes: 1 - C(n-c, k) / C(n, k)."""
     # Use a product, because the binomials of a few thousand samples overflow a float.
     chances = []
@@ -73,23 +73,23 @@ def pass_at_k(matrix: Matrix, k: int) -> Values:
     return np.array(chances)
 
 
-def gap_at_k(matrix: Matrix, k: int) -> Values:
+def gap_at_k(matrix: Matrix, k: int) -> Samples:
     """Return pass@k minus avg@k of each task with at least k samples: the success gained by k tries instead of one."""
-    gaps: Values = np.subtract(pass_at_k(matrix, k), [row.mean() for row in _rows(matrix, k)])
+    gaps: Samples = np.subtract(pass_at_k(matrix, k), [row.mean() for row in _rows(matrix, k)])
     return gaps
 
 
-def any_of_k(matrix: Matrix, k: int) -> Values:
+def any_of_k(matrix: Matrix, k: int) -> Samples:
     """Return, per task, 1 if one of the first k samples passes, otherwise 0. Equals `pass_at_k` for all samples."""
     return np.array([float((row[:k] >= _FULL).any()) for row in _rows(matrix, k)])
 
 
-def best_of_resamples(matrix: Matrix, k: int, resamples: int = RESAMPLES, seed: int = SEED) -> Values:
+def best_of_resamples(matrix: Matrix, k: int, resamples: int = RESAMPLES, seed: int = SEED) -> Samples:
     """Return the papers' best@k of each task: the best of k samples with replacement, averaged over resamples."""
     return np.array([row[_drawn(len(row), k, resamples, seed)].max(axis=1).mean() for row in _rows(matrix, k)])
 
 
-def maj_at_k(matrix: Matrix, answers: Answers, k: int, resamples: int = RESAMPLES, seed: int = SEED) -> Values:
+def maj_at_k(matrix: Matrix, answers: Answers, k: int, resamples: int = RESAMPLES, seed: int = SEED) -> Samples:
     """Return, for each task, the success of the most frequent answer among k samples, averaged over subsets of k
     samples.
 
@@ -101,7 +101,7 @@ def maj_at_k(matrix: Matrix, answers: Answers, k: int, resamples: int = RESAMPLE
     return _elected(matrix, answers, k, lambda samples: _subsets(samples, k, resamples, seed))
 
 
-def maj_of_resamples(matrix: Matrix, answers: Answers, k: int, resamples: int = RESAMPLES, seed: int = SEED) -> Values:
+def maj_of_resamples(matrix: Matrix, answers: Answers, k: int, resamples: int = RESAMPLES, seed: int = SEED) -> Samples:
     """Return the papers' maj@k: `maj_at_k` over resamples with replacement. (In their code the first answer wins a
     tie.)
     """
@@ -114,7 +114,7 @@ def powers_of_two(samples: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedDifference:
     """Comparison of two agents on the same tasks: the difference, and whether it may be chance."""
 
     tasks: int
@@ -134,7 +134,7 @@ class Comparison:
     losses: int
 
 
-def compare(first: Mapping[Task, Sequence[float]], second: Mapping[Task, Sequence[float]]) -> Comparison:
+def compare(first: Mapping[TaskT, Sequence[float]], second: Mapping[TaskT, Sequence[float]]) -> PairedDifference:
     """Compare the successes of two agents by task. Both must have played the same tasks.
 
     Tasks are paired, so the order of samples does not matter, nor whether the agents share their noise. The interval
@@ -149,7 +149,7 @@ def compare(first: Mapping[Task, Sequence[float]], second: Mapping[Task, Sequenc
     differences = avg_at_k([first[task] for task in common_tasks]) - avg_at_k([second[task] for task in common_tasks])
     low, high = difference_interval(differences)
     wins, losses = int((differences > 1e-9).sum()), int((differences < -1e-9).sum())
-    return Comparison(
+    return PairedDifference(
         tasks=len(common_tasks),
         unscored=len(first) - len(common_tasks),
         difference=float(differences.mean()) if common_tasks else 0.0,
@@ -162,14 +162,14 @@ def compare(first: Mapping[Task, Sequence[float]], second: Mapping[Task, Sequenc
     )
 
 
-def _some(tasks: Set[Task]) -> str:
+def _some(tasks: Set[TaskT]) -> str:
     examples = ", ".join(
         " ".join(map(str, task)).strip() if isinstance(task, tuple) else str(task) for task in sorted(tasks)[:5]
     )
     return f"{len(tasks)} by" if len(tasks) == 0 else f"{len(tasks)} ({examples}{', ...' if len(tasks) > 5 else ''}) by"
 
 
-def _rows(matrix: Matrix, k: int) -> list[Values]:
+def _rows(matrix: Matrix, k: int) -> list[Samples]:
     """Return the rows with at least k samples, after checking their values."""
     if k < 1:
         raise UsageError(f"k is {k}; it must be at least 1")
@@ -181,7 +181,7 @@ def _rows(matrix: Matrix, k: int) -> list[Values]:
     return [row for row in rows if len(row) >= k]
 
 
-def _elected(matrix: Matrix, answers: Answers, k: int, chosen: Callable[[int], NDArray[np.int64]]) -> Values:
+def _elected(matrix: Matrix, answers: Answers, k: int, chosen: Callable[[int], NDArray[np.int64]]) -> Samples:
     if [len(row) for row in matrix] != [len(row) for row in answers]:
         raise UsageError("successes and answers differ in shape; expected one answer, or None, for each sample")
     _rows(matrix, k)
@@ -200,7 +200,7 @@ def _ballots(answers: Sequence[str | None]) -> NDArray[np.int64]:
     return np.array([numbers.setdefault((answer or "").strip(), len(numbers)) for answer in answers], dtype=np.int64)
 
 
-def _majority(ballots_SK: NDArray[np.int64], values_SK: Values) -> Values:
+def _majority(ballots_SK: NDArray[np.int64], values_SK: Samples) -> Samples:
     """Return the value of the winning answer in each of S elections of K votes."""
     elections, choices = len(ballots_SK), int(ballots_SK.max()) + 1
     place = (np.arange(elections)[:, None] * choices + ballots_SK).ravel()
@@ -209,7 +209,7 @@ def _majority(ballots_SK: NDArray[np.int64], values_SK: Values) -> Values:
     worth_SC = total_SC / np.maximum(1, votes_SC)
     votes_SC[:, 0] = 0
     wins_SC = (votes_SC == votes_SC.max(axis=1, keepdims=True)) & (votes_SC > 0)
-    winner_values: Values = (worth_SC * wins_SC).sum(axis=1) / np.maximum(1, wins_SC.sum(axis=1))
+    winner_values: Samples = (worth_SC * wins_SC).sum(axis=1) / np.maximum(1, wins_SC.sum(axis=1))
     return winner_values
 
 

@@ -18,7 +18,7 @@ from palaestra.record import Lesson
 from palaestra.trainers.audit.live import audit_gradients, audit_weights, audited_gap
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.forward import Scores, token_logprobs
+from palaestra.trainers.forward import ForwardScores, token_logprobs
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Advantages
 from palaestra.trainers.losses.aggregation import token_weights
@@ -165,7 +165,7 @@ def _passes(
 
 
 def _backward(
-    learner: Learner[GRPOConfig], scores: Scores, micro: Packed, seen: Seen, sums: defaultdict[str, float]
+    learner: Learner[GRPOConfig], scores: ForwardScores, micro: Packed, seen: Seen, sums: defaultdict[str, float]
 ) -> None:
     """Add the gradient of one micro-batch, and add its metrics to `sums`."""
     recipe, sampled_N, logprobs_N = learner.config.recipe, micro.sampled_N, scores.logprobs_N

@@ -34,7 +34,7 @@ class Talking(TorchEngine):
         return done
 
 
-class Child:
+class EngineServer:
     """The engine behind the pipe, with the mapping of the parent's tickets to the engine's."""
 
     def __init__(self, connection: Connection) -> None:
@@ -117,7 +117,7 @@ def main(handle: int) -> None:
     """Serve the pipe with this file descriptor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process decides when it ends.
     torch.set_num_threads(1)
-    child = Child(Connection(handle))
+    child = EngineServer(Connection(handle))
     try:
         child.serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):

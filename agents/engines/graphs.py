@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-Step = Callable[..., tuple[Tensor, ...]]
+DecodeStep = Callable[..., tuple[Tensor, ...]]
 
 
 class Graphs:
@@ -23,7 +23,7 @@ class Graphs:
         self._captured: dict[Hashable, tuple[Callable[[], None], tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
         self._refused = False
 
-    def run(self, key: Hashable, step: Step, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def run(self, key: Hashable, step: DecodeStep, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the outputs of the step for these inputs."""
         if self._refused:
             return step(*inputs)
@@ -47,7 +47,7 @@ class Graphs:
         self._captured.clear()
 
     def _capture(
-        self, step: Step, held: tuple[Tensor, ...]
+        self, step: DecodeStep, held: tuple[Tensor, ...]
     ) -> tuple[Callable[[], None], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Warm the step up on a side stream and record it; return its replay function, inputs and outputs."""
         side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ _WIDTH = 4
 """A decode step's width is a multiple of this."""
 
 
-class Places:
+class CacheScheduler:
     """The places of the cache, the turns that run in them, and the queue."""
 
     _block = 1

@@ -22,7 +22,7 @@ _ALL = 2.0
 """A top_p that keeps every word, however the sums round."""
 
 
-class Settings(NamedTuple):
+class SamplingSettings(NamedTuple):
     """Sampling settings of each row of a step: tensors on the engine's device."""
 
     keys_W: Tensor
@@ -32,7 +32,7 @@ class Settings(NamedTuple):
     min_p_W: Tensor
 
     @classmethod
-    def of(cls, keys: Sequence[int], requests: Sequence[Request | None], device: torch.device) -> "Settings":
+    def of(cls, keys: Sequence[int], requests: Sequence[Request | None], device: torch.device) -> "SamplingSettings":
         """Return the settings of rows; the request None stands for a row whose sample is not used."""
         row_settings = [
             (1.0, 1.0, 0, 0.0) if r is None else (r.temperature, r.top_p, r.top_k, r.min_p) for r in requests
@@ -52,7 +52,7 @@ def truncates(request: Request) -> bool:
 
 
 def sample(
-    logits_WV: Tensor, positions_W: Tensor, settings: Settings, *, greedy: bool, truncated: bool
+    logits_WV: Tensor, positions_W: Tensor, settings: SamplingSettings, *, greedy: bool, truncated: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the next word of each row and its log-prob. `greedy`, `truncated`: whether any row is."""
     cold_W1 = (settings.temperatures_W == 0)[:, None]
@@ -89,7 +89,7 @@ def _drawn(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
     return word_W1.clamp_(max=words - 1)
 
 
-def _truncated(logits_WV: Tensor, settings: Settings) -> Tensor:
+def _truncated(logits_WV: Tensor, settings: SamplingSettings) -> Tensor:
     """Return the logits, with minus infinity for words that are left out."""
     sorted_WV, order_WV = logits_WV.sort(dim=-1, descending=True, stable=True)
     chances_WV = torch.softmax(sorted_WV, dim=-1).to(torch.float64)

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from palaestra.agents.engines.graphs import Graphs
-from palaestra.agents.engines.places import Places
+from palaestra.agents.engines.places import CacheScheduler
 from palaestra.agents.engines.rows import Feed, Slot, plan
-from palaestra.agents.engines.sampling import Settings, sample, truncates
+from palaestra.agents.engines.sampling import SamplingSettings, sample, truncates
 from palaestra.agents.engines.slots import SlotCache
 from palaestra.agents.head import head_of
 from palaestra.errors import UsageError
@@ -38,7 +38,7 @@ _BLOCK = 8
 """Tokens of each row that a GPU decodes before the host reads them; those sampled after a stop are wasted."""
 
 
-class TorchEngine(Places):
+class TorchEngine(CacheScheduler):
     """Samples turns from a causal language model, which it may share with a trainer that steps between its calls."""
 
     def __init__(
@@ -235,7 +235,7 @@ class TorchEngine(Places):
         return done
 
     def _decode_step(
-        self, last: Tensor, positions: Tensor, settings: Settings, span: int, greedy: bool, truncated: bool
+        self, last: Tensor, positions: Tensor, settings: SamplingSettings, span: int, greedy: bool, truncated: bool
     ) -> tuple[Tensor, Tensor]:
         """Sample one token for each of the first places; return the words and their log-probs."""
         width = len(last)
@@ -244,7 +244,7 @@ class TorchEngine(Places):
         def step(last_W: Tensor, positions_W: Tensor, *settings_W: Tensor) -> tuple[Tensor, Tensor]:
             hidden = self._forward(last_W[:, None], positions_W[:, None], range(width), span)[:, 0]
             return sample(
-                self._head(hidden), positions_W + 1, Settings(*settings_W), greedy=greedy, truncated=truncated
+                self._head(hidden), positions_W + 1, SamplingSettings(*settings_W), greedy=greedy, truncated=truncated
             )
 
         if self._graphs is None:
@@ -301,12 +301,12 @@ class TorchEngine(Places):
         hidden: Tensor = output.last_hidden_state
         return hidden
 
-    def _settings(self, slots: Sequence[Slot]) -> tuple[Settings, bool, bool]:
+    def _settings(self, slots: Sequence[Slot]) -> tuple[SamplingSettings, bool, bool]:
         """Return the sampling settings of these rows, whether any is greedy, and whether any is truncated."""
         requests = [slot.request if slot.ticket is not None else None for slot in slots]
         greedy = any(request is not None and request.temperature == 0 for request in requests)
         truncated = any(request is not None and truncates(request) for request in requests)
-        return Settings.of([slot.key for slot in slots], requests, self._device), greedy, truncated
+        return SamplingSettings.of([slot.key for slot in slots], requests, self._device), greedy, truncated
 
     def _take(self, slots: Sequence[Slot], tokens: list[int], logprobs: list[float]) -> list[Completion]:
         """Append the sampled tokens to their slots; return the turns that ended."""

@@ -14,11 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palaestra.endpoint import Answer, ToolCall
+from palaestra.endpoint import ChatCompletion, ToolCall
 from palaestra.episode import Message
-from palaestra.formats import Fault, Format, Parsed, ParsedCall
+from palaestra.formats import CallParseError, Format, Parsed, ParsedCall
 
-Schemas = Sequence[Mapping[str, Any]]
+ToolSchemas = Sequence[Mapping[str, Any]]
 """The tools an agent may call, in the OpenAI form."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Tool names that servers accept; a model may have called any other."""
@@ -27,7 +27,7 @@ _HOLE = {"hole": "hole"}
 """Placeholder arguments: their rendered text is replaced by the model's own text."""
 
 
-def to_native(messages: Sequence[Message], tools: Schemas, form: Format) -> list[Message]:
+def to_native(messages: Sequence[Message], tools: ToolSchemas, form: Format) -> list[Message]:
     """Return the messages with calls as objects, and results that repeat the ids of their calls."""
     wire: list[Message] = []
     turn = at = 0
@@ -56,7 +56,7 @@ def to_native(messages: Sequence[Message], tools: Schemas, form: Format) -> list
     return wire
 
 
-def to_text_only(messages: Sequence[Message], tools: Schemas, form: Format) -> list[Message]:
+def to_text_only(messages: Sequence[Message], tools: ToolSchemas, form: Format) -> list[Message]:
     """Return the messages as text alone; the system message lists the tools and says how to call them."""
     wire: list[Message] = []
     for message in messages:
@@ -75,7 +75,7 @@ def to_text_only(messages: Sequence[Message], tools: Schemas, form: Format) -> l
     return wire
 
 
-def to_text(answer: Answer, tools: Schemas, form: Format) -> str:
+def to_text(answer: ChatCompletion, tools: ToolSchemas, form: Format) -> str:
     """Return the turn as text for the environment. A malformed call stays malformed."""
     turn = _turn(answer, tools, form)
     thinking = answer.reasoning.replace("</think>", "</ think>").strip()
@@ -112,7 +112,7 @@ def _objects(parsed: Parsed, turn: int) -> list[dict[str, Any]] | None:
     return calls or None
 
 
-def _turn(answer: Answer, tools: Schemas, form: Format) -> str:
+def _turn(answer: ChatCompletion, tools: ToolSchemas, form: Format) -> str:
     """Return content and calls as text; a malformed call stays malformed."""
     if not answer.calls:
         return answer.content
@@ -129,14 +129,14 @@ def _turn(answer: Answer, tools: Schemas, form: Format) -> str:
     return text if len(form.parse(text, tools).calls) >= len(form.parse(written, tools).calls) else written
 
 
-def _written(call: ToolCall, tools: Schemas, form: Format) -> str:
+def _written(call: ToolCall, tools: ToolSchemas, form: Format) -> str:
     """Return one call as text; a malformed call stays malformed."""
     hole = json.dumps(_HOLE)
     try:
         text = form.render([ParsedCall(call.name, _HOLE)])
         filled = text.replace(hole, call.arguments)
         read = form.parse(filled, tools).calls
-        if hole in text and len(read) == 1 and (isinstance(read[0], Fault) or read[0].name == call.name):
+        if hole in text and len(read) == 1 and (isinstance(read[0], CallParseError) or read[0].name == call.name):
             return filled
         # No JSON in this format, or the text would break out of its call: it goes into an argument that no tool has.
         return form.render([ParsedCall(call.name, {"malformed_arguments": call.arguments})])

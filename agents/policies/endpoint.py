@@ -18,14 +18,14 @@ from typing import Any
 
 from palaestra import formats
 from palaestra.agents.policies.dialogue import to_native, to_text, to_text_only
-from palaestra.endpoint import Answer, Endpoint, EndpointConfig, Totals
+from palaestra.endpoint import ChatCompletion, Endpoint, EndpointConfig, Totals
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.errors import Broken, UsageError
 from palaestra.judging.guard import Guard, held
 from palaestra.protocols import Completion, Request
 
 log = logging.getLogger("palaestra.agents")
-_Ask = Callable[[], Coroutine[Any, Any, Answer]]
+_Ask = Callable[[], Coroutine[Any, Any, ChatCompletion]]
 _CHECK_SECONDS = 20.0
 """Seconds for the check of the server beyond the connect timeout; longer than the check's own timeout."""
 

@@ -36,7 +36,7 @@ _WRITTEN = {"expression": "{}", "code": "print({})"}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StitchedStep:
     """A computation of a solution."""
 
     said: str
@@ -50,7 +50,7 @@ class Step:
 class Solution:
     """A solution, split at its computations."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[StitchedStep, ...]
     rest: str
     """Text after the last computation."""
     answer: str
@@ -73,7 +73,7 @@ def cut(text: str, max_calls: int = MAX_CALLS) -> Solution:
     longest = sorted(computations, key=lambda match: match[0] - match[1])[:max_calls]
     steps, position = [], 0
     for begin, end, expression, value in sorted(longest):
-        steps.append(Step(_trimmed(reasoning[position:begin], bool(position)), expression, value))
+        steps.append(StitchedStep(_trimmed(reasoning[position:begin], bool(position)), expression, value))
         position = end
     tail, answer = _trimmed(reasoning[position:], bool(position)), answer.strip() if mark else ""
     if steps and not tail and not answer:  # It ends with a computation, so the last turn states its value.

@@ -17,7 +17,7 @@ import numpy as np
 import palaestra
 from palaestra.envs import Task, ToolEnv, ToolError, tool
 from palaestra.envs.rewards.answer import MARK, final_answer
-from palaestra.envs.rewards.progressive import Progressive, Stage, marked_answer, parsed_calls, valid_calls
+from palaestra.envs.rewards.progressive import RewardStage, StagedReward, marked_answer, parsed_calls, valid_calls
 from palaestra.envs.suite.two_hop import NAMES
 from palaestra.episode import Attempt, Message
 from palaestra.formats import ParsedCall, hermes
@@ -109,11 +109,11 @@ def correct(attempt: Attempt) -> float:
     return float(final_answer(attempt.answer) == attempt.task.answer)
 
 
-STAGES = Progressive(
-    Stage("parsed", called, 0.1),
-    Stage("valid", served, 0.1),
-    Stage("format", marked_answer, 0.1),
-    Stage("success", correct, 0.7),
+STAGES = StagedReward(
+    RewardStage("parsed", called, 0.1),
+    RewardStage("valid", served, 0.1),
+    RewardStage("format", marked_answer, 0.1),
+    RewardStage("success", correct, 0.7),
 )
 
 

@@ -22,7 +22,7 @@ from palaestra.protocols import Arena
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.recipes import Recipe
 from palaestra.trainers.sampling.refined import Refined, second_start
-from palaestra.trainers.scoring.awaited import Remark
+from palaestra.trainers.scoring.awaited import JudgeResult
 from palaestra.trainers.scoring.reasoning import TERM, ReasoningJudge, ReasoningReward
 
 COUNT = 8
@@ -78,11 +78,11 @@ class _Rule(ReasoningJudge):
     def close(self) -> None:
         """It stays."""
 
-    async def __call__(self, episodes: Sequence[Episode]) -> Sequence[Remark]:
+    async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
         """As a served judge's."""
         weight, tells = self.settings.score_weight, self.settings.tells
         found = [(episode, score(episode)) for episode in episodes]
-        return [Remark({TERM: weight * one}, {"score": one, "critique": critique(at, tells)}) for at, one in found]
+        return [JudgeResult({TERM: weight * one}, {"score": one, "critique": critique(at, tells)}) for at, one in found]
 
 
 def judged(recipe: Recipe, *, second: bool, tells: bool) -> Recipe:

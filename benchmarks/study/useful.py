@@ -17,13 +17,13 @@ from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.sampling.value import VSPO
 
 TASKS, PROMPTS, MEMBERS = 96, 12, 8
 VISITS = (1, 2, 3, 5, 10)
 SAMPLERS: Mapping[str, Callable[..., object]] = {
     "uniform (GRPO)": Uniform(),
-    "value (VSPO)": Value(),
+    "value (VSPO)": VSPO(),
     "dynamic (DAPO)": Dynamic(),
     "posterior": Posterior(),
 }

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.arena.tables import Gathering, Places, Standing, Table
-from palaestra.envs.core.machine import Reply
+from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState, WaitingGames
+from palaestra.envs.core.machine import MachineReply
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
@@ -38,7 +38,7 @@ _BREATH = 50e-6
 """Seconds to sleep so that the threads that were just woken can run (they would wait up to 5 ms for the GIL)."""
 
 
-class Arena(Places):
+class LocalArena(ArenaSlots):
     """Arena with `slots` slots, in which seats of episodes are played."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Arena(Places):
         seat. `ordered=None` means True if nothing waits: order then costs nothing, and runs repeat exactly."""
         self._make, first = make, make()
         self._idle: list[Playable] = [first]
-        Places.__init__(self, name, first.seats, slots, hint)
+        ArenaSlots.__init__(self, name, first.seats, slots, hint)
         self.task_count, self._problems = first.task_count, getattr(first, "spec", None)
         self._barrier = first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
@@ -67,7 +67,7 @@ class Arena(Places):
         self._aside: set[Pending] = set()
         self._ready: dict[int, Event] = {}
         self._errors: list[BaseException] = []
-        self._gathering = Gathering(name, self._seats, timeout)
+        self._gathering = WaitingGames(name, self._seats, timeout)
 
     @property
     def ordered(self) -> bool:
@@ -88,20 +88,20 @@ class Arena(Places):
     def begin(self, slot: int, start: Start) -> None:
         """Take a seat. If the slot is in use, its episode is discarded, and its game ends for the others."""
         seat = start.seat
-        if not 0 <= slot < len(self._tables) or self._standing[slot] is Standing.CLOSED:
+        if not 0 <= slot < len(self._tables) or self._standing[slot] is SlotState.CLOSED:
             self._require_slot(slot)
         if seat not in self._seats:
             raise self._no_such_seat(seat)
-        if self._standing[slot] is not Standing.FREE:
+        if self._standing[slot] is not SlotState.FREE:
             self.discard(slot)
         table = self._tables[slot]
         if not self._alone:
             table = self._gathering.seated(seat, slot, start)
         elif table is None:
-            table = Table(seat, slot, start)
+            table = RunningGame(seat, slot, start)
         else:  # A table of one seat is reused, with its machine.
             table.starts[seat] = start
-        self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, Standing.BUSY
+        self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, SlotState.BUSY
         if len(table.slots) == len(self._seats):
             machine = table.machine = table.machine or self._free_machine(start)
             going: list[Pending] = []
@@ -115,14 +115,14 @@ class Arena(Places):
 
     def send(self, actions: Mapping[int, str]) -> None:
         """Give each of these slots the agent's next turn. Work that only computes runs before this returns."""
-        tables, standing, seats, asked_standing = self._tables, self._standing, self._seat, Standing.ASKED
+        tables, standing, seats, asked_standing = self._tables, self._standing, self._seat, SlotState.ASKED
         for slot, text in actions.items():
             if not 0 <= slot < len(tables) or standing[slot] is not asked_standing:
                 self._require_asked("send", (slot,))
             if not isinstance(text, str):
                 raise UsageError(f"send: slot {slot} got {type(text).__name__}; expected str, the agent's whole turn")
         going: list[Pending] = []
-        busy, alone, ready = Standing.BUSY, self._seats == (None,), self._ready
+        busy, alone, ready = SlotState.BUSY, self._seats == (None,), self._ready
         try:
             for slot, text in actions.items():
                 standing[slot] = busy
@@ -170,11 +170,11 @@ class Arena(Places):
                 break
         if self._errors:  # An author's error; all other events are kept.
             raise self._errors.pop(0)
-        if not self._ready and not self.outstanding and self._gathering and Standing.ASKED not in self._standing:
-            self._gathering.rest(Standing.FREE not in self._standing, timeout)
+        if not self._ready and not self.outstanding and self._gathering and SlotState.ASKED not in self._standing:
+            self._gathering.rest(SlotState.FREE not in self._standing, timeout)
         ready, self._ready = self._ready, {}
         events = [ready[slot] for slot in sorted(ready)]
-        standing, asked_standing, free = self._standing, Standing.ASKED, Standing.FREE
+        standing, asked_standing, free = self._standing, SlotState.ASKED, SlotState.FREE
         for event in events:
             if event.ending is None:
                 standing[event.slot] = asked_standing
@@ -191,7 +191,7 @@ class Arena(Places):
             raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with send")
         table, seat = self._tables[slot], self._seat[slot]
         assert table is not None
-        self._standing[slot] = Standing.BUSY
+        self._standing[slot] = SlotState.BUSY
         if table.endings:
             self._release(table)
             return
@@ -217,11 +217,11 @@ class Arena(Places):
         for collection in (self._idle, self._ready, self._gathering, self._aside, self._landed):
             collection.clear()
         self._runner.close()
-        self._tables, self._standing = [None] * self.slots, [Standing.CLOSED] * self.slots
+        self._tables, self._standing = [None] * self.slots, [SlotState.CLOSED] * self.slots
 
     # Inside: a table continues.
 
-    def _step(self, table: Table, step: Callable[[], Reply]) -> None:
+    def _step(self, table: RunningGame, step: Callable[[], MachineReply]) -> None:
         """Run a step of a table's episode, and take its reply."""
         going: list[Pending] = []
         try:
@@ -231,7 +231,7 @@ class Arena(Places):
         if going:
             self._runner.start(going, self._inbox)
 
-    def _take(self, table: Table, reply: Reply, going: list[Pending]) -> None:
+    def _take(self, table: RunningGame, reply: MachineReply, going: list[Pending]) -> None:
         """Store the events of a reply, or the Pending that must be done first."""
         if isinstance(reply, Pending):
             reply.owner, reply.slot = table, next(iter(table.slots.values()), 0)
@@ -258,7 +258,7 @@ class Arena(Places):
             landed, self._landed = sorted(self._landed, key=lambda pending: pending.slot), []
             going: list[Pending] = []
             for pending in landed:
-                table: Table = pending.owner
+                table: RunningGame = pending.owner
                 if table.machine is None:
                     continue
                 try:
@@ -281,16 +281,16 @@ class Arena(Places):
                 self._landed.append(pending)
         return bool(news)
 
-    def _release(self, table: Table) -> None:
+    def _release(self, table: RunningGame) -> None:
         """Report the end of an episode, unless one of its seats still waits for its agent."""
         for slot in table.slots.values():
-            if self._standing[slot] is Standing.ASKED:
+            if self._standing[slot] is SlotState.ASKED:
                 return
         for seat, slot in table.slots.items():
             self._ready[slot] = table.endings[seat]
         self._retire(table)
 
-    def _fail(self, table: Table, error: BaseException) -> None:
+    def _fail(self, table: RunningGame, error: BaseException) -> None:
         """Free the slots of a table after an author's error, which `recv` raises; other tables continue."""
         self._drop(table)
         if not isinstance(error, Exception):
@@ -302,7 +302,7 @@ class Arena(Places):
     def discard(self, slot: int) -> None:
         """Drop the episode in the slot; nothing is reported of it."""
         table, seat = self._tables[slot], self._seat[slot]
-        self._tables[slot], self._standing[slot] = None, Standing.FREE
+        self._tables[slot], self._standing[slot] = None, SlotState.FREE
         self._ready.pop(slot, None)
         if table is None or table.slots.get(seat) != slot:
             return
@@ -317,11 +317,11 @@ class Arena(Places):
             fault = f"{seat} was taken away from the game"
             self._step(table, partial(table.machine.stop, Ending.TURN_LIMIT, seat, "", fault))
 
-    def _drop(self, table: Table) -> None:
+    def _drop(self, table: RunningGame) -> None:
         """Discard a table's episode, and free its slots."""
         for slot in table.slots.values():
             if self._tables[slot] in (table, None):
-                self._tables[slot], self._standing[slot] = None, Standing.FREE
+                self._tables[slot], self._standing[slot] = None, SlotState.FREE
                 self._ready.pop(slot, None)
         self._gathering.leave(table)
         if table.machine is None:
@@ -338,7 +338,7 @@ class Arena(Places):
     def _free_machine(self, start: Start) -> Playable:
         return self._idle.pop() if self._idle else self._make()
 
-    def _retire(self, table: Table, in_use: bool = False) -> None:
+    def _retire(self, table: RunningGame, in_use: bool = False) -> None:
         """Free the table's machine for another table, unless jobs may still use it."""
         self._idle += [] if in_use or table.machine is None else [table.machine]
         table.machine = None

@@ -11,13 +11,13 @@ from hashlib import blake2b
 import numpy as np
 
 from palaestra import formats
-from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Ending, Event, Message, Start, Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
-Rule = Callable[[Sequence[Message], np.random.Generator], str]
+SeatRule = Callable[[Sequence[Message], np.random.Generator], str]
 _MAX_TURNS = 10_000
 """Most turns of rules in a row: a rule that never ends its turn must not hang the arena."""
 
@@ -27,7 +27,7 @@ class ByRule:
 
     seats: Sequence[Seat] = (None,)
 
-    def __init__(self, machine: Machine, seat: str, rule: Rule) -> None:
+    def __init__(self, machine: Machine, seat: str, rule: SeatRule) -> None:
         if seat not in machine.seats:
             raise UsageError(f"seat is {seat!r}; expected one of {', '.join(map(repr, machine.seats))}")
         self.machine, self.seat, self._rule = machine, seat, rule
@@ -50,7 +50,9 @@ class ByRule:
         """Cleanup jobs that nobody awaits."""
         return self.machine.aside
 
-    def open(self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}) -> Reply:
+    def open(
+        self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}
+    ) -> MachineReply:
         """Begin a game; only the free seat has the start's prefix."""
         self._start, self._in_row = starts[None], 0
         seated: dict[Seat, Start] = {
@@ -60,16 +62,16 @@ class ByRule:
         places = dict.fromkeys(self.machine.seats, slots.get(None, 0))
         return self._answered(self.machine.open(seated, problem, places))
 
-    def act(self, seat: Seat, text: str) -> Reply:
+    def act(self, seat: Seat, text: str) -> MachineReply:
         """Take the free seat's turn, and the turns of the rules that follow it."""
         self._in_row = 0
         return self._answered(self.machine.act(self.seat, text))
 
-    def resume(self, pending: Pending) -> Reply:
+    def resume(self, pending: Pending) -> MachineReply:
         """Continue the game after these jobs have finished or timed out."""
         return self._answered(self.machine.resume(pending))
 
-    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
+    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
         """End the game from outside."""
         return self._answered(self.machine.stop(ending, self.seat, text, fault))
 
@@ -81,7 +83,7 @@ class ByRule:
         """Release the game."""
         self.machine.close()
 
-    def _answered(self, reply: Reply) -> Reply:
+    def _answered(self, reply: MachineReply) -> MachineReply:
         """Let the rule play until it is the free seat's turn, the game ends, or a job must be awaited."""
         seat_event: Event | None = None
         while not isinstance(reply, Pending):
@@ -102,7 +104,7 @@ class ByRule:
         return {} if seat_event is None else {None: replace(seat_event, start=self._start)}
 
 
-def spoken(rule: Rule, machine: Machine, seat: Seat, start: Start) -> str:
+def spoken(rule: SeatRule, machine: Machine, seat: Seat, start: Start) -> str:
     """Return the turn of a rule for a seat that is to move, in the format that the game reads."""
     assert machine.state is not None
     messages = machine.state.seats[seat].messages

@@ -4,14 +4,14 @@ Left out: many machines at once (`arena`).
 """
 
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Events
 from palaestra.envs.running.inbox import Inbox
 from palaestra.envs.running.runner import shared_runner, wait_for
 from palaestra.envs.running.work import Pending, warn_late
 
 
-def settle(machine: Playable, reply: Reply) -> Events:
+def settle(machine: Playable, reply: MachineReply) -> Events:
     """Return the events of a reply, after all jobs that it waits for."""
     try:
         while isinstance(reply, Pending):

@@ -30,9 +30,9 @@ from palaestra.envs.arena.foreign_success import UndecidedSuccess, success_of
 from palaestra.envs.arena.foreign_text import limits, read, require_text, shaped, wrapped
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.ending import blame
-from palaestra.envs.core.machine import Reply
+from palaestra.envs.core.machine import MachineReply
 from palaestra.envs.core.state import Dialogue, Events, Seat
-from palaestra.envs.running.work import Conditions, Mode, Pending, Work
+from palaestra.envs.running.work import Conditions, Pending, Work, WorkMode
 from palaestra.episode import Attempt, Ending, Event, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
 
@@ -58,7 +58,7 @@ class Foreign:
         self._own_tasks = isinstance(env_tasks, Sequence)
         self.task_count = len(env_tasks) if isinstance(env_tasks, Sequence) else SEEDS
         self.aside: list[Pending] = []
-        self._conditions = Conditions(Mode.BLOCKING, timeout)
+        self._conditions = Conditions(WorkMode.BLOCKING, timeout)
         self._out: Pending | None = None
         """Job that runs now; None if there is none."""
         self._next: deque[tuple[str, Callable[[], Events]]] = deque()
@@ -70,7 +70,9 @@ class Foreign:
         self._endings: dict[Seat, Ending] = {}
         self._refused: dict[Seat, int] = {}
 
-    def open(self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}) -> Reply:
+    def open(
+        self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}
+    ) -> MachineReply:
         """Begin an episode. `problem` is ignored: external environments draw their own."""
         self.discard()
         start = next(iter(starts.values()))
@@ -86,7 +88,7 @@ class Foreign:
             seed, options = 2 * start.task + (self.split == "eval"), None
         return self._do("reset", partial(self._opened, start.task, seed, options))
 
-    def act(self, seat: Seat, text: str) -> Reply:
+    def act(self, seat: Seat, text: str) -> MachineReply:
         """Take a turn of a seat that is to move."""
         if not isinstance(text, str):
             raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
@@ -103,7 +105,7 @@ class Foreign:
             return {seat: self._told(seat, limits(space))}
         return self._do("step", partial(self._acted, seat, text))
 
-    def resume(self, pending: Pending) -> Reply:
+    def resume(self, pending: Pending) -> MachineReply:
         """Continue after a reset or step that has finished or timed out."""
         if pending is not self._out:
             return {}
@@ -121,7 +123,7 @@ class Foreign:
             return self._do(label, following)
         return events
 
-    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
+    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
         """End the episode from outside; the environment learns of it at its next reset."""
         if self._out is not None:
             self._next.clear()
@@ -142,7 +144,7 @@ class Foreign:
         if self.env is not None:
             self.env.close()
 
-    def _do(self, label: str, what: Callable[[], Events]) -> Reply:
+    def _do(self, label: str, what: Callable[[], Events]) -> MachineReply:
         if self._out is not None:
             self._next.append((label, what))
             return {}

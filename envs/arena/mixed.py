@@ -6,15 +6,15 @@ several seats, of which each takes several slots, and how often each is played (
 
 from collections.abc import Callable, Mapping
 
-from palaestra.envs.arena.arena import Arena
+from palaestra.envs.arena.arena import LocalArena
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.arena.tables import Standing, Table
+from palaestra.envs.arena.tables import RunningGame, SlotState
 from palaestra.episode import Start
 from palaestra.errors import UsageError
 from palaestra.mixture import Mixture
 
 
-class MixedArena(Arena):
+class MixedArena(LocalArena):
     """Arena with `slots` slots for the environments of a mixture."""
 
     def __init__(
@@ -62,7 +62,7 @@ class MixedArena(Arena):
         """Open an episode of the environment that the start names. If the slot is in use, its episode is discarded."""
         if start.env not in self._makes:
             raise UsageError(f"{self.name}: Start.env is {start.env!r}; expected one of {', '.join(self._makes)}")
-        if 0 <= slot < self.slots and self._standing[slot] is Standing.FREE:
+        if 0 <= slot < self.slots and self._standing[slot] is SlotState.FREE:
             table = self._tables[slot]
             if table is not None and table.starts[None].env != start.env:  # Its machine plays another environment.
                 self._retire(table)
@@ -81,7 +81,7 @@ class MixedArena(Arena):
         free = self._free[start.env]
         return free.pop() if free else self._makes[start.env]()
 
-    def _retire(self, table: Table, in_use: bool = False) -> None:
+    def _retire(self, table: RunningGame, in_use: bool = False) -> None:
         if table.machine is not None and not in_use:
             self._free[table.starts[None].env].append(table.machine)
         table.machine = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from palaestra.envs.arena.arena import Arena
+from palaestra.envs.arena.arena import LocalArena
 from palaestra.envs.arena.by_rule import ByRule
 from palaestra.envs.arena.foreign import AECMachine, Foreign, GymnasiumMachine, ParallelMachine
 from palaestra.envs.arena.mixed import MixedArena
@@ -27,7 +27,9 @@ from palaestra.registry import demonstrator, games, load_author, registered, reg
 _lock = threading.Lock()
 
 
-def open_arena(env_id: str, slots: int, *, workers: int = 0, ray_address: str = "", **options: Any) -> Arena | RayArena:
+def open_arena(
+    env_id: str, slots: int, *, workers: int = 0, ray_address: str = "", **options: Any
+) -> LocalArena | RayArena:
     """Open an arena for any id; with `workers`, Ray actors play its episodes."""
     if workers or ray_address:
         return RayArena(env_id, slots, workers, ray_address, **options)
@@ -45,7 +47,7 @@ def open_arena(env_id: str, slots: int, *, workers: int = 0, ray_address: str = 
             return ToolVectorEnv(author, slots, env_id=name, **arena_options)
     make = playables(env_id, options, arena_options.get("timeout", 60.0))
     hint = "" if entry is None else ", or open it with seat=NAME to play one against its demonstrator"
-    return Arena(make, slots, name=name, hint=hint, **arena_options)
+    return LocalArena(make, slots, name=name, hint=hint, **arena_options)
 
 
 def open_playable(env_id: str, options: Mapping[str, Any]) -> Playable:

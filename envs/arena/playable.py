@@ -6,7 +6,7 @@ Ours is `core.machine`; external environments (`foreign`) and seats played by ru
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from palaestra.envs.core.machine import Reply
+from palaestra.envs.core.machine import MachineReply
 from palaestra.envs.core.state import Seat
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Ending, Start
@@ -31,16 +31,16 @@ class Playable(Protocol):
     def aside(self) -> list[Pending]:
         """Cleanup jobs that nobody awaits. The driver of the machine must run them."""
 
-    def open(self, starts: Mapping[Seat, Start], *, slots: Mapping[Seat, int]) -> Reply:
+    def open(self, starts: Mapping[Seat, Start], *, slots: Mapping[Seat, int]) -> MachineReply:
         """Begin an episode. The starts agree in task and seed; events name the slots."""
 
-    def act(self, seat: Seat, text: str) -> Reply:
+    def act(self, seat: Seat, text: str) -> MachineReply:
         """Take a turn of a seat that is to move."""
 
-    def resume(self, pending: Pending) -> Reply:
+    def resume(self, pending: Pending) -> MachineReply:
         """Continue the episode after these jobs have finished or timed out."""
 
-    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
+    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
         """End the episode from outside. The culprit gets `ending`; the others get that of seats without blame."""
 
     def discard(self) -> None:

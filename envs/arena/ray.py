@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.envs.arena.ray_cluster import START_SECONDS, Remote, end, join, leave, said
-from palaestra.envs.arena.ray_worker import Begin, Discard, Facts, Finish, Send
-from palaestra.envs.arena.tables import Gathering, Places, Standing, Table
+from palaestra.envs.arena.ray_worker import Begin, Discard, Finish, Send, WorkerInfo
+from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState, WaitingGames
 from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
 from palaestra.errors import Broken, PalaestraError, UsageError
 from palaestra.mixture import read_mixture
@@ -30,7 +30,7 @@ class _Episode:
 
     ticket: int
     start: Start
-    table: Table
+    table: RunningGame
     worker: Remote | None
     """Worker that plays it; None once that has died."""
     messages: list[Message] = field(default_factory=list)
@@ -39,7 +39,7 @@ class _Episode:
     """Reason why it is BROKEN, until that is reported."""
 
 
-class RayArena(Places):
+class RayArena(ArenaSlots):
     """Arena with `slots` slots, played by `workers` actors."""
 
     def __init__(self, env_id: str, slots: int, workers: int, address: str = "", **options: Any) -> None:
@@ -52,8 +52,8 @@ class RayArena(Places):
         try:
             self._workers = [Remote(self._ray, number, self._opened_with) for number in range(workers)]
             facts = self._started()
-            Places.__init__(self, facts.name, facts.seats, slots, facts.hint)
-            self._gathering = Gathering(facts.name, facts.seats, options.get("timeout", 60.0))
+            ArenaSlots.__init__(self, facts.name, facts.seats, slots, facts.hint)
+            self._gathering = WaitingGames(facts.name, facts.seats, options.get("timeout", 60.0))
         except BaseException:  # After any error or interrupt: started workers must not outlive a failed start.
             end(self._ray, self._workers)
             leave(self._ray)
@@ -74,7 +74,7 @@ class RayArena(Places):
         if not self._workers:
             raise Broken(f"{self.name}: no rollout worker is left")
         self._discard(slot)
-        table = Table(start.seat, slot, start)
+        table = RunningGame(start.seat, slot, start)
         if not self._alone:
             table = self._gathering.seated(start.seat, slot, start)
         others = [episode for other in table.slots.values() if other != slot and (episode := self._episodes[other])]
@@ -82,7 +82,7 @@ class RayArena(Places):
         assert worker is not None, "a table whose worker has died gathers nobody"
         self._tickets += 1
         self._episodes[slot] = _Episode(self._tickets, start, table, worker)
-        self._standing[slot] = Standing.BUSY
+        self._standing[slot] = SlotState.BUSY
         worker.orders.append(Begin(slot, self._tickets, start))
 
     def send(self, actions: Mapping[int, str]) -> None:
@@ -127,12 +127,12 @@ class RayArena(Places):
                 break
         if self._errors:
             raise self._errors.pop(0)
-        if not self._ready and not out and self._gathering and Standing.ASKED not in self._standing:
-            self._gathering.rest(Standing.FREE not in self._standing, timeout)
+        if not self._ready and not out and self._gathering and SlotState.ASKED not in self._standing:
+            self._gathering.rest(SlotState.FREE not in self._standing, timeout)
         events = [self._ready[slot] for slot in sorted(self._ready)]
         self._ready = {}
         for event in events:
-            self._standing[event.slot] = Standing.ASKED if event.ending is None else Standing.FREE
+            self._standing[event.slot] = SlotState.ASKED if event.ending is None else SlotState.FREE
             if event.ending is not None:
                 self._episodes[event.slot] = None
         return events
@@ -148,13 +148,13 @@ class RayArena(Places):
             leave(self._ray)
         self._workers, self._episodes, self._ready = [], [None] * self.slots, {}
         self._gathering.clear()
-        self._standing = [Standing.CLOSED] * self.slots
+        self._standing = [SlotState.CLOSED] * self.slots
 
     # Inside: workers start, answer and die.
 
-    def _started(self) -> Facts:
+    def _started(self) -> WorkerInfo:
         """Return the facts of the environment, once all workers have opened it. They must agree."""
-        all_facts: list[Facts] = []
+        all_facts: list[WorkerInfo] = []
         for worker in self._workers:
             left = max(worker.deadline - time.monotonic(), 0.0)
             if not self._ray.wait([worker.reply], timeout=left)[0]:
@@ -226,7 +226,7 @@ class RayArena(Places):
             self._gathering.leave(episode.table)
             episode.worker, episode.fault = None, f"{worker.where} is gone: {why}"
             # Events that came before its death are reported first.
-            if self._standing[slot] is Standing.BUSY and slot not in self._ready:
+            if self._standing[slot] is SlotState.BUSY and slot not in self._ready:
                 self._ready[slot] = _broken(slot, episode)
 
     def _freest(self) -> Remote:
@@ -250,7 +250,7 @@ class RayArena(Places):
         """Return the number of events that can come before the caller acts."""
         return sum(
             episode is not None
-            and self._standing[slot] is Standing.BUSY
+            and self._standing[slot] is SlotState.BUSY
             and slot not in self._ready
             and episode.worker is not None
             and episode.worker.busy
@@ -261,7 +261,7 @@ class RayArena(Places):
         """Record a turn, and return the slot's worker; None if that has died, which gives a BROKEN event."""
         episode = self._episodes[slot]
         assert episode is not None
-        self._standing[slot] = Standing.BUSY
+        self._standing[slot] = SlotState.BUSY
         if text:
             episode.messages.append({"role": "assistant", "content": text})
             episode.turns += 1

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palaestra.envs.arena.ray_worker import Facts, News, Order, Worker
+from palaestra.envs.arena.ray_worker import News, Worker, WorkerCommand, WorkerInfo
 from palaestra.episode import Event
 from palaestra.errors import MissingExtra, PalaestraError, UsageError
 
@@ -96,9 +96,9 @@ class Remote:
     def __init__(self, ray: Any, number: int, opened_with: tuple[str, int, Mapping[str, Any]]) -> None:
         self._ray = ray
         self.number = number
-        self.facts: Facts | None = None
+        self.facts: WorkerInfo | None = None
         """Facts of the worker; None until it is ready."""
-        self.orders: list[Order] = []
+        self.orders: list[WorkerCommand] = []
         self.deadline = time.monotonic() + START_SECONDS
         self._sent, self._idle = 0, True
         kind = ray.remote(concurrency_groups={"orders": 1, "news": 1})(Worker)
@@ -133,10 +133,10 @@ class Remote:
     def take(self) -> tuple[list[tuple[int, Event]], Sequence[PalaestraError]]:
         """Return the events, with their tickets, and the errors of the reply; raise if the actor has died."""
         reply, self.reply = self.reply, None
-        report: Facts | PalaestraError | News = self._ray.get(reply, timeout=ANSWER_SECONDS)
+        report: WorkerInfo | PalaestraError | News = self._ray.get(reply, timeout=ANSWER_SECONDS)
         if isinstance(report, PalaestraError):
             raise type(report)(f"{self.where}: {report}")
-        if isinstance(report, Facts):
+        if isinstance(report, WorkerInfo):
             self.facts = report
             return [], ()
         self._idle = report.idle and report.done == self._sent

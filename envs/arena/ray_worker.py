@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from palaestra.envs.arena.arena import Arena
+from palaestra.envs.arena.arena import LocalArena
 from palaestra.episode import Ending, Event, Start
 from palaestra.errors import Broken, EnvironmentDefect, PalaestraError, UsageError
 from palaestra.registry import arena
@@ -56,11 +56,11 @@ class Discard:
     slot: int
 
 
-Order = Begin | Send | Finish | Discard
+WorkerCommand = Begin | Send | Finish | Discard
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class WorkerInfo:
     """Properties of the environment that a worker has opened, and its host."""
 
     task_count: int
@@ -90,8 +90,8 @@ class Worker:
     """The actor. `open` must be called first; the other methods may run at the same time, each in one thread."""
 
     def __init__(self) -> None:
-        self._orders: SimpleQueue[list[Order] | None] = SimpleQueue()
-        self._early: dict[int, list[Order]] = {}
+        self._orders: SimpleQueue[list[WorkerCommand] | None] = SimpleQueue()
+        self._early: dict[int, list[WorkerCommand]] = {}
         self._taken = 0
         self._news = threading.Condition()
         self._events: list[tuple[int, Event]] = []
@@ -100,7 +100,9 @@ class Worker:
         self._tickets: dict[int, int] = {}
         self._thread: threading.Thread | None = None
 
-    def open(self, env_id: str, slots: int, options: Mapping[str, Any], path: Sequence[str]) -> Facts | PalaestraError:
+    def open(
+        self, env_id: str, slots: int, options: Mapping[str, Any], path: Sequence[str]
+    ) -> WorkerInfo | PalaestraError:
         """Open the arena; an error is returned, because not every class of errors can be pickled.
 
         `path` has the folders that the trainer imports from: they are added to the search path here.
@@ -108,12 +110,12 @@ class Worker:
         sys.path += [folder for folder in path if folder not in sys.path]
         try:
             opened = arena(env_id, slots, **options)
-            assert isinstance(opened, Arena)
+            assert isinstance(opened, LocalArena)
         except Exception as error:
             return _portable(error)
         self._thread = threading.Thread(target=self._run, args=(opened,), daemon=True)
         self._thread.start()
-        return Facts(
+        return WorkerInfo(
             opened.task_count,
             getattr(opened, "task_counts", {}),
             opened.ordered,
@@ -123,7 +125,7 @@ class Worker:
             socket.gethostname(),
         )
 
-    def do(self, number: int, orders: list[Order]) -> None:
+    def do(self, number: int, orders: list[WorkerCommand]) -> None:
         """Take a batch of orders. The first has the number 1; they are run in the order of their numbers."""
         self._early[number] = orders
         while (following := self._early.pop(self._taken + 1, None)) is not None:
@@ -147,11 +149,11 @@ class Worker:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, arena: Arena) -> None:
+    def _run(self, arena: LocalArena) -> None:
         """Run orders and report events, by turns, until an order to close."""
         again = False
         while True:
-            orders: list[Order] | None = []
+            orders: list[WorkerCommand] | None = []
             with suppress(Empty):
                 orders = self._orders.get(block=not (arena.outstanding or again))
             if orders is None:
@@ -175,7 +177,7 @@ class Worker:
                 self._idle = not (arena.outstanding or again)
                 self._news.notify()
 
-    def _obey(self, arena: Arena, order: Order) -> None:
+    def _obey(self, arena: LocalArena, order: WorkerCommand) -> None:
         if isinstance(order, Begin):
             self._tickets[order.slot] = order.ticket
             arena.begin(order.slot, order.start)

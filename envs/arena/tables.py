@@ -18,7 +18,7 @@ _PAUSE = 0.005
 """Seconds to sleep where nothing can come before another seat is begun."""
 
 
-class Standing(Enum):
+class SlotState(Enum):
     """State of a slot."""
 
     FREE = "free: no episode runs there; begin one (with step: pass None for it, or reset it by options['reset_mask'])"
@@ -27,7 +27,7 @@ class Standing(Enum):
     CLOSED = "closed with its environment; make a new one"
 
 
-class Table:
+class RunningGame:
     """A running game: its machine and the slots of its seats."""
 
     machine: Playable | None = None
@@ -42,24 +42,24 @@ class Table:
         self.out: list[Pending] = []
 
 
-class Gathering:
+class WaitingGames:
     """Games that wait for more seats. Starts with the same task and seed belong to one game."""
 
     def __init__(self, name: str, seats: Sequence[Seat], timeout: float) -> None:
         if not timeout > 0:
             raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
         self._name, self._seats, self._timeout = name, seats, timeout
-        self._tables: dict[tuple[int, int], list[Table]] = {}
+        self._tables: dict[tuple[int, int], list[RunningGame]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._tables)
 
-    def seated(self, seat: Seat, slot: int, start: Start) -> Table:
+    def seated(self, seat: Seat, slot: int, start: Start) -> RunningGame:
         """Return the table at which a seat is taken: one that lacks it, or a new one."""
         tables = self._tables.setdefault((start.task, start.seed), [])
         waiting = next((table for table in tables if seat not in table.slots), None)
         if waiting is None:
-            waiting = Table(seat, slot, start)
+            waiting = RunningGame(seat, slot, start)
             waiting.began = time.monotonic()
             tables.append(waiting)
         waiting.slots[seat], waiting.starts[seat] = slot, start
@@ -67,7 +67,7 @@ class Gathering:
             self.leave(waiting)
         return waiting
 
-    def leave(self, table: Table) -> None:
+    def leave(self, table: RunningGame) -> None:
         """Remove a table that no longer waits."""
         for key, tables in list(self._tables.items()):
             if table in tables:
@@ -97,7 +97,7 @@ class Gathering:
             time.sleep(min(timeout, _PAUSE))
 
 
-class Places:
+class ArenaSlots:
     """Slots of an arena, with the state of each."""
 
     _problems: Any = None
@@ -109,9 +109,9 @@ class Places:
             raise UsageError(f"{name}: found {slots} slots; expected at least {len(seats)}{needed}")
         self.name, self._seats, self.hint = name, tuple(seats), hint
         self._alone = len(self._seats) == 1
-        self._tables: list[Table | None] = [None] * slots
+        self._tables: list[RunningGame | None] = [None] * slots
         self._seat: list[Seat] = [None] * slots
-        self._standing = [Standing.FREE] * slots
+        self._standing = [SlotState.FREE] * slots
 
     @property
     def slots(self) -> int:
@@ -143,11 +143,11 @@ class Places:
     def _require_slot(self, slot: int) -> None:
         if not 0 <= slot < self.slots:
             raise UsageError(f"slot {slot} does not exist; expected 0 to {self.slots - 1}")
-        if self._standing[slot] is Standing.CLOSED:
-            raise UsageError(f"slot {slot} is {Standing.CLOSED.value}")
+        if self._standing[slot] is SlotState.CLOSED:
+            raise UsageError(f"slot {slot} is {SlotState.CLOSED.value}")
 
     def _require_asked(self, verb: str, slots: Sequence[int]) -> None:
         for slot in slots:
             self._require_slot(slot)
-            if self._standing[slot] is not Standing.ASKED:
+            if self._standing[slot] is not SlotState.ASKED:
                 raise UsageError(f"{verb}: slot {slot} is {self._standing[slot].value}")

@@ -20,7 +20,7 @@ from palaestra.envs.arena.opening import made, require_tasks_file, spec_of
 from palaestra.envs.core import branches
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.branches import Snapshot
-from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.space import TEXT
 from palaestra.envs.core.transcript import fresh, joined, transcript
 from palaestra.episode import Attempt, Ending, Event, Start, Task
@@ -170,10 +170,10 @@ class TextEnv(gymnasium.Env[str, str]):
 
     # Inside.
 
-    def _settled(self, reply: Reply) -> Event:
+    def _settled(self, reply: MachineReply) -> Event:
         return settle(self.machine, reply)[None]
 
-    def _taken(self, reply: Reply, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def _taken(self, reply: MachineReply, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         event = self._settled(reply)
         if self.render_mode == "human":
             messages = [{"role": "assistant", "content": text}, *event.messages]

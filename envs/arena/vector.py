@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from palaestra import formats
-from palaestra.envs.arena.arena import Arena
+from palaestra.envs.arena.arena import LocalArena
 from palaestra.envs.arena.opening import made, spec_of
 from palaestra.envs.arena.text_env import TextEnv, check_options, drawn, require_author
 from palaestra.envs.core.author import ToolEnv
@@ -25,7 +25,7 @@ from palaestra.episode import Ending, Event, Message
 from palaestra.errors import Broken, UsageError
 
 
-class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDArray[Any]]):
+class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None], NDArray[Any]]):
     """`num_envs` episodes of one environment. With `ordered`, `recv` is a barrier that reports in slot order."""
 
     def __init__(
@@ -38,14 +38,14 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         max_workers: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """`author` is an object of an author's class; it is never changed. The rest is as in `Arena`."""
+        """`author` is an object of an author's class; it is never changed. The rest is as in `LocalArena`."""
         self.closed = True  # Until all is set up: Gymnasium may call close on an incomplete object.
         if num_envs < 1:
             raise UsageError(f"num_envs is {num_envs}; expected at least 1")
         require_author("ToolVectorEnv", author)
         self.num_envs = num_envs
         self._author = spec_of(author, env_id)
-        Arena.__init__(
+        LocalArena.__init__(
             self, lambda: Machine(self._author), num_envs, name=self._author.name, ordered=ordered,
             max_workers=max_workers,
         )  # fmt: skip
@@ -78,7 +78,7 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the arena: Gymnasium's `close` calls this once."""
-        Arena.close(self)
+        LocalArena.close(self)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

@@ -1,6 +1,6 @@
 """A web site in this process, which both browsers serve without a network, a port or a server.
 
-A site answers requests for its host. `Pages` serves fixed pages, `Folder` a folder of files or of an installed package.
+A site answers requests for its host. `Pages` serves fixed pages, `StaticSite` a folder of files or of a package.
 A site with a state (a cart, a database) is a class in an environment's code; its snapshot is its deep copy.
 """
 
@@ -79,7 +79,7 @@ class Pages:
         return self
 
 
-class Folder:
+class StaticSite:
     """Files below a folder. A path that leads out of it, by dots or by links, gives status 404."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -100,5 +100,5 @@ class Folder:
             return SiteResponse("<h1>404 Not Found</h1>", 404)
         return SiteResponse(body, type=guess_type(file.name)[0] or "application/octet-stream")
 
-    def __deepcopy__(self, memo: object) -> "Folder":
+    def __deepcopy__(self, memo: object) -> "StaticSite":
         return self

@@ -20,7 +20,7 @@ from palaestra.envs.checks.findings import Skipped
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.scoring import score
-from palaestra.envs.core.state import Seat, State, episode_of
+from palaestra.envs.core.state import EpisodeState, Seat, episode_of
 from palaestra.episode import Episode, Event
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.plain import from_plain, to_plain
@@ -29,7 +29,7 @@ from palaestra.record import Record, from_line, to_line
 _SECONDS = 120.0
 
 
-class Again(NamedTuple):
+class RecomputedReward(NamedTuple):
     """Recomputed reward of a recorded episode."""
 
     parts: Mapping[str, float]
@@ -40,7 +40,7 @@ class Again(NamedTuple):
     """Name of the attribute of the author's object that the reward read and that did not exist; "" for none."""
 
 
-def recorded(env_id: str, seat: Seat, event: Event, state: State) -> dict[str, Any]:
+def recorded(env_id: str, seat: Seat, event: Event, state: EpisodeState) -> dict[str, Any]:
     """Return an episode of a seat as plain data."""
     assert event.attempt is not None
     assert event.ending is not None
@@ -53,7 +53,7 @@ def recorded(env_id: str, seat: Seat, event: Event, state: State) -> dict[str, A
     }
 
 
-def recomputed(entry_point: str, options: Mapping[str, Any], episodes: Sequence[Any]) -> list[Again]:
+def recomputed(entry_point: str, options: Mapping[str, Any], episodes: Sequence[Any]) -> list[RecomputedReward]:
     """Compute the rewards of recorded episodes in a fresh process."""
     if entry_point.startswith("__main__:"):
         raise Skipped("its class is in the program that runs, where no other process finds it; put it into a module")
@@ -68,10 +68,10 @@ def recomputed(entry_point: str, options: Mapping[str, Any], episodes: Sequence[
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it ended"])[-1]
         raise EnvironmentDefect(f"its rewards cannot be computed in a fresh process: {last}")
-    return [Again(**path) for path in json.loads(done.stdout)]
+    return [RecomputedReward(**path) for path in json.loads(done.stdout)]
 
 
-def _again(author: ToolEnv, episode: Mapping[str, Any]) -> Again:
+def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
     """Compute the reward of one episode, in the fresh process."""
     record = from_line(episode["line"].encode("utf-8", "surrogatepass")).episode
     try:
@@ -80,11 +80,13 @@ def _again(author: ToolEnv, episode: Mapping[str, Any]) -> Again:
         else:
             returned = _judged(author, record)
         part_names = list(returned) if isinstance(returned, Mapping) else ["success"]
-        return Again(score(type(author).__name__, author.parts, returned)[1], part_names)
+        return RecomputedReward(score(type(author).__name__, author.parts, returned)[1], part_names)
     except Exception as error:  # Whatever the author's code raises is reported.
         missing = error.name if isinstance(error, AttributeError) and isinstance(error.obj, type(author)) else ""
         place = foreign_line(error)
-        return Again({}, (), f"{type(error).__name__}: {error}" + (f" ({place})" if place else ""), missing or "")
+        return RecomputedReward(
+            {}, (), f"{type(error).__name__}: {error}" + (f" ({place})" if place else ""), missing or ""
+        )
 
 
 def _judged(author: ToolEnv, record: Episode) -> Any:

@@ -19,7 +19,7 @@ from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
 from palaestra.envs.checks import prompts, reward_checks, task_checks, tool_checks
-from palaestra.envs.checks.findings import HOSTILE, Finding, Noted, Skipped, difference, measure, require
+from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped, difference, measure, require
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.leaks import changed, living
 from palaestra.envs.checks.settings import require_given, require_known, require_told
@@ -35,7 +35,7 @@ _FAILED = "Error: the environment failed on this turn"
 """Start of the message for an exception in a foreign environment's `step` (`envs.arena.foreign`)."""
 
 
-def check(env_id: str, options: Mapping[str, object] | None = None) -> list[Finding]:
+def check(env_id: str, options: Mapping[str, object] | None = None) -> list[CheckFinding]:
     """Run every check; a failed one says what to change. `options` are those of the environment's constructor.
 
     Raise an error where they, or a missing extra, keep the environment from opening.

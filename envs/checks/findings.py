@@ -29,7 +29,7 @@ _GROUNDLESS = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     name: str
     passed: bool
     message: str = ""
@@ -59,14 +59,14 @@ def require(condition: Any, message: str, kind: type[Unmet] = Unmet) -> None:
         raise kind(message)
 
 
-def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[Finding]:
+def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[CheckFinding]:
     """Run every check on a subject and return the findings. Failures of tools are kept out of the log."""
     log = logging.getLogger("palaestra.envs")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         reported_by: dict[tuple[str, str], str] = {}
-        findings: list[Finding] = []
+        findings: list[CheckFinding] = []
         for name, function in checks.items():
             findings.append(_measured(name, function, subject, reported_by))
         return findings
@@ -74,16 +74,18 @@ def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[F
         log.setLevel(level)
 
 
-def _measured(name: str, function: Callable[[Any], None], subject: Any, told: dict[tuple[str, str], str]) -> Finding:
+def _measured(
+    name: str, function: Callable[[Any], None], subject: Any, told: dict[tuple[str, str], str]
+) -> CheckFinding:
     """Run one check and return its finding. `told` holds, by fault, the first check that met it."""
     if _GROUNDLESS in told:
         return _unreached(name, told[_GROUNDLESS])
     try:
         function(subject)
     except Noted as note:
-        return Finding(name, True, str(note))
+        return CheckFinding(name, True, str(note))
     except Skipped as reason:
-        return Finding(name, True, str(reason), skipped=True)
+        return CheckFinding(name, True, str(reason), skipped=True)
     except Exception as error:  # A check may meet any defect; all of them are findings.
         if isinstance(error, Groundless):
             told[_GROUNDLESS] = name
@@ -91,8 +93,8 @@ def _measured(name: str, function: Callable[[Any], None], subject: Any, told: di
         if first != name and isinstance(error, Broken):  # A fault that breaks two checks breaks all, one timeout each.
             told[_GROUNDLESS] = first
         missing = isinstance(_root(error), MissingExtra)
-        return Finding(name, missing, _said(error), skipped=missing) if first == name else _unreached(name, first)
-    return Finding(name, True)
+        return CheckFinding(name, missing, _said(error), skipped=missing) if first == name else _unreached(name, first)
+    return CheckFinding(name, True)
 
 
 def difference(one: Any, other: Any, where: str = "") -> str:
@@ -116,8 +118,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _unreached(name: str, first: str) -> Finding:
-    return Finding(name, True, f"not reached, for what {first!r} says", skipped=True)
+def _unreached(name: str, first: str) -> CheckFinding:
+    return CheckFinding(name, True, f"not reached, for what {first!r} says", skipped=True)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -17,7 +17,7 @@ from palaestra.envs.checks.trials import Chair, Subject
 from palaestra.envs.core.slow_tools import ADVICE, SLOW_SECONDS
 from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import mode_of
-from palaestra.envs.running.work import Mode
+from palaestra.envs.running.work import WorkMode
 from palaestra.errors import Broken, ToolError
 
 LOOP_SECONDS = 3.0
@@ -43,14 +43,14 @@ def _require_running(chair: Chair, subject: Subject) -> None:
     # Stand-in arguments may find nothing to do, which a demonstrator's do.
     earnest = {call.name: call.written or call.arguments for call in (attempt.calls if attempt else ())}
     for name, tool in chair.spec.offers[chair.seat].table.items():
-        if tool.conditions.mode is Mode.ASYNC:
+        if tool.conditions.mode is WorkMode.ASYNC:
             _require_awaiting(chair, tool)
-        elif tool.conditions.mode is Mode.INLINE:
+        elif tool.conditions.mode is WorkMode.INLINE:
             for tool_arguments in (earnest.get(name), arguments(tool.schema)):
                 if tool_arguments is not None:
                     _require_quick_tool(chair, name, tool_arguments)
     kits = [kit for _, kit in chair.machine.kits.made or ()]
-    if kits and all(mode_of(kit, "start") is Mode.INLINE for kit in kits):
+    if kits and all(mode_of(kit, "start") is WorkMode.INLINE for kit in kits):
         _require_quick(
             "the start of its toolkits",
             chair.begin,

@@ -8,7 +8,7 @@ from functools import partial
 from math import sqrt
 from typing import Any
 
-from palaestra.envs.checks.afresh import Again, recomputed, recorded
+from palaestra.envs.checks.afresh import RecomputedReward, recomputed, recorded
 from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, dressed, hedged, says
 from palaestra.envs.checks.findings import Noted, difference, require
 from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, cheats_of, require_unbroken
@@ -50,7 +50,7 @@ def rewards_see_the_attempt_alone(subject: Subject) -> None:
         raise Noted(f"{message} (no episode of this check was won)")
 
 
-def _require_equal(event: Event, again: Again) -> None:
+def _require_equal(event: Event, again: RecomputedReward) -> None:
     if again.missing:
         beside = "; state set in a tool dies with its episode" if again.missing != "problem" else ""
         require(False, f"reward reads self.{again.missing}, which is not there later{beside}: {_RULE} ({again.error})")

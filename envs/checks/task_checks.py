@@ -165,7 +165,7 @@ def _wins_as_text(chair: Chair, task: Task) -> bool:
         return False
 
 
-class _Watched:
+class _ReadRecorder:
     """Wrapper of an attempt or a task that records which attributes are read."""
 
     def __init__(self, inner: Any, read: set[str]) -> None:
@@ -174,7 +174,7 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
         self._read.add(f"{type(self._inner).__name__}.{name}")
-        return _Watched(value, self._read) if isinstance(value, Task) else value
+        return _ReadRecorder(value, self._read) if isinstance(value, Task) else value
 
 
 def _compares_texts(chair: Chair, task: Task) -> bool:
@@ -182,7 +182,7 @@ def _compares_texts(chair: Chair, task: Task) -> bool:
     reward, read = inspect.getattr_static(type(chair.author), "reward"), set[str]()
     attempt = _answered(chair, task, str(task.answer)).attempt
     try:
-        returned = reward(None, _Watched(attempt, read))
+        returned = reward(None, _ReadRecorder(attempt, read))
     except Exception:  # It needs its environment, or a real attempt: it judges by more than two texts.
         return False
     compares: bool = {"Attempt.answer", "Task.answer"} <= read <= _JUDGED_BY_ANSWER

@@ -33,7 +33,7 @@ CHEAT_SECONDS = 3.0
 """Seconds after which a cheat plays no more than FEWEST episodes."""
 MAX_STEPS = 2_000
 """Turns of all seats in one episode; a longer episode counts as endless."""
-Rule = Callable[..., str]
+TrialRule = Callable[..., str]
 
 _HAND_ON = "an __init__ of its own hands on what it is given: def __init__(self, **kwargs): super().__init__(**kwargs)"
 
@@ -46,7 +46,7 @@ class Subject:
         author_entry = registered_author(env_id)
         self.entry_point = None if author_entry is None else author_entry[0]
         """Class of the environment as "module:Class"; None for a foreign one."""
-        self.demonstrator: Rule | None = None
+        self.demonstrator: TrialRule | None = None
         with suppress(UsageError):
             self.demonstrator = demonstrator(env_id)
 
@@ -71,7 +71,7 @@ class Subject:
             return machine.spec.author.format
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> TrialRule:
         """Return the demonstrator; without one, or for a task unknown to it, the last user message is repeated."""
         demonstrate = self.demonstrator
 
@@ -111,7 +111,7 @@ class Subject:
 class Chair:
     """A seat that a check or a cheat plays; the other seats are played by rule."""
 
-    def __init__(self, machine: Machine, seat: Seat, rule: Rule) -> None:
+    def __init__(self, machine: Machine, seat: Seat, rule: TrialRule) -> None:
         self.machine, self.spec, self.seat = machine, machine.spec, seat
         self._played: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
         self.messages: list[Message] = []
@@ -167,7 +167,7 @@ class Chair:
             event = self.leave() if response is None else self.say(response)
         raise _endless(task, seed)
 
-    def play_by(self, rule: Rule, task: int, seed: int, answers: bool = True) -> Event:
+    def play_by(self, rule: TrialRule, task: int, seed: int, answers: bool = True) -> Event:
         """Play a whole episode by a rule, which writes calls as demonstrators do; without `answers` it never answers.
 
         Its random numbers are those that it has in an arena.
@@ -193,7 +193,7 @@ def require_unbroken(event: Event) -> None:
         raise Broken(event.fault)
 
 
-def played(subject: Subject, count: int, rule: Rule, first: int = 0) -> dict[tuple[int, Seat], Event]:
+def played(subject: Subject, count: int, rule: TrialRule, first: int = 0) -> dict[tuple[int, Seat], Event]:
     """Play `count` episodes at once, a rule in every seat, and return how each ends by number and seat."""
     places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
     opened = arena(subject.env_id, len(places), **subject.options)
@@ -236,14 +236,14 @@ def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
     return results
 
 
-def successes(chair: Chair, rule: Rule, episodes: int = EPISODES) -> Iterator[float]:
+def successes(chair: Chair, rule: TrialRule, episodes: int = EPISODES) -> Iterator[float]:
     """Yield the success of episodes with different tasks, without tasks that are unknown to the rule."""
     for number in range(episodes):
         with suppress(UnknownTask):
             yield chair.play_by(rule, number, number).parts["success"]
 
 
-def scripted(chair: Chair, rule: Rule, task: int, seed: int) -> dict[str, Any]:
+def scripted(chair: Chair, rule: TrialRule, task: int, seed: int) -> dict[str, Any]:
     """Play a fixed script and return its events by step: by rule, each tool, a turn of bad calls, and an answer."""
     original = deepcopy(chair.spec.task(task % chair.machine.task_count))
     event = chair.play_by(rule, task, seed)

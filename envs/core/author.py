@@ -20,9 +20,9 @@ from palaestra.envs.core.toolkit import Toolkit
 from palaestra.episode import Attempt, Task
 from palaestra.errors import EnvironmentDefect
 
-Judged = float | Mapping[str, float]
+RewardResult = float | Mapping[str, float]
 """The reward of one seat: a number (`success`), or the value of each declared part by name."""
-Rewards = Mapping[str, Judged]
+Rewards = Mapping[str, RewardResult]
 """The rewards of all seats, by seat."""
 Rounds = Generator[Mapping[str, str], "Replies", Rewards | None]
 """The generator of a game's rounds; see `ToolEnv.rounds`."""
@@ -111,7 +111,7 @@ class ToolEnv:
         """The problems in a file, for environments that know the columns it was published with; None for any other."""
         return None
 
-    def reward(self, attempt: Attempt) -> Judged | Awaitable[Judged]:
+    def reward(self, attempt: Attempt) -> RewardResult | Awaitable[RewardResult]:
         """A float is `success`; a dict names declared parts. `attempt.answer` is None when none was given.
 
         Write it as an `async def` where a judge has to be asked. In a game it is asked for each seat

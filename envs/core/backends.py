@@ -16,10 +16,10 @@ from palaestra.options import SERVICE
 
 Where = Annotated[str | Mapping[str, Any], SERVICE]
 """A backend's name, or a mapping with its options: {"backend": "remote", "url": ...}."""
-Service = TypeVar("Service")
+ServiceT = TypeVar("ServiceT")
 
 
-class Backends(Generic[Service]):
+class Backends(Generic[ServiceT]):
     """The backends of one kind of service. A service has `close()`."""
 
     also = ""
@@ -28,7 +28,7 @@ class Backends(Generic[Service]):
     def __init__(self, kind: str, opener: str, table: Mapping[str, str]) -> None:
         """`kind` and `opener` stand in errors: what one is called, what users call. The table says "module:Class"."""
         self.kind, self.opener, self.table = kind, opener, table
-        self._shared: dict[tuple[str, str], Service] = {}
+        self._shared: dict[tuple[str, str], ServiceT] = {}
         self._lock = threading.Lock()
 
     def read(self, where: Where) -> tuple[str, dict[str, Any]]:
@@ -44,14 +44,14 @@ class Backends(Generic[Service]):
             "'backend'"
         )
 
-    def open(self, backend: str, **options: Any) -> Service:
+    def open(self, backend: str, **options: Any) -> ServiceT:
         """Open a new service, which the caller closes."""
         module, _, name = self.table[backend].partition(":")
-        service_class: type[Service] = getattr(import_module(module), name)
+        service_class: type[ServiceT] = getattr(import_module(module), name)
         self._check_options(backend, service_class, options)
         return service_class(**options)
 
-    def shared(self, backend: str, **options: Any) -> Service:
+    def shared(self, backend: str, **options: Any) -> ServiceT:
         """Return the process's shared service of this backend and these options. It closes with the process."""
         key = (backend, repr(sorted(options.items())))
         with self._lock:
@@ -61,7 +61,7 @@ class Backends(Generic[Service]):
                 atexit.register(opened.close)
             return self._shared[key]
 
-    def _check_options(self, backend: str, made: type[Service], options: Mapping[str, Any]) -> None:
+    def _check_options(self, backend: str, made: type[ServiceT], options: Mapping[str, Any]) -> None:
         """Check the names of options only. The backend itself checks their values."""
         parameters = inspect.signature(made).parameters.values()
         parameters_by_name = {

@@ -18,7 +18,7 @@ import numpy as np
 
 from palaestra.envs.core.course import Course
 from palaestra.envs.core.machine import Machine
-from palaestra.envs.core.state import Dialogue, Events, Seat, State, episode_of
+from palaestra.envs.core.state import Dialogue, EpisodeState, Events, Seat, episode_of
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.episode import Task
 from palaestra.errors import Broken, UsageError
@@ -101,7 +101,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         raise Broken(f"{machine.spec.name}: the snapshot was not restored: {type(error).__name__}: {error}") from error
     vars(play).update(changed)
     seats = {seat: original.copied() for seat, original in snapshot.seats.items()}
-    machine.state = State(snapshot.problem, snapshot.seed, play, seats)
+    machine.state = EpisodeState(snapshot.problem, snapshot.seed, play, seats)
     machine.state.course, machine.state.owners = course, machine.kits.owners()
     return machine.asked
 
@@ -146,7 +146,7 @@ def _reseed(child: Machine, index: int, turns: int) -> None:
         dialogue.start = replace(dialogue.start, seed=seed)
 
 
-def _changed(machine: Machine, state: State) -> Mapping[str, Any]:
+def _changed(machine: Machine, state: EpisodeState) -> Mapping[str, Any]:
     """Return the attributes that the episode has set on its object, without those of the constructor."""
     author = vars(machine.spec.author)
     return {

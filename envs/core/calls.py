@@ -17,10 +17,10 @@ from palaestra.envs.core.result import Done
 from palaestra.envs.core.slow_tools import SLOW_SECONDS, note
 from palaestra.envs.core.tool import Tool, make
 from palaestra.envs.running.process_child import main_file, module_of
-from palaestra.envs.running.work import InProcess, Mode, Work
+from palaestra.envs.running.work import InProcess, Work, WorkMode
 from palaestra.episode import Call, Status
 from palaestra.errors import Broken, EnvironmentDefect, ToolError
-from palaestra.formats import Fault, ParsedCall
+from palaestra.formats import CallParseError, ParsedCall
 from palaestra.shortening import cut
 
 log = logging.getLogger("palaestra.envs")
@@ -47,7 +47,7 @@ class Prepared:
     def work(self) -> Work:
         """Return the job that runs this call."""
         tool = self.tool
-        if tool.conditions.mode is Mode.PROCESS:
+        if tool.conditions.mode is WorkMode.PROCESS:
             function: Any = tool.function
             run: Any = InProcess(
                 "palaestra.envs.core.calls:load_call",
@@ -69,7 +69,7 @@ class Prepared:
         about = (self.tool, self.owner, self.arguments, self.written)
         if work.error is not None:
             return failed(*about, work.error, work.seconds)
-        if self.tool.conditions.mode is Mode.PROCESS:
+        if self.tool.conditions.mode is WorkMode.PROCESS:
             status, text, answer, seconds = work.value
             return Call(self.tool.name, self.arguments, text, Status(status), seconds, self.written, answer)
         return answered(*about, work.value, work.seconds)
@@ -134,10 +134,14 @@ def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Call:
 
 
 def prepare(
-    item: ParsedCall | Fault, tools: Mapping[str, Tool], owners: Mapping[str, Any], default: Any, eager: bool = True
+    item: ParsedCall | CallParseError,
+    tools: Mapping[str, Tool],
+    owners: Mapping[str, Any],
+    default: Any,
+    eager: bool = True,
 ) -> Prepared | Call:
     """Look up the tool and check the arguments. A tool that only computes runs in place, if `eager`."""
-    if isinstance(item, Fault):
+    if isinstance(item, CallParseError):
         return refused("", _NONE, item.text)
     name, written = item.name, item.arguments
     tool = tools.get(name)
@@ -154,7 +158,7 @@ def prepare(
     except Exception as error:  # An author's own validator may raise anything.
         return refused(name, written, f"wrong arguments for {name}: {type(error).__name__}")
     differs = None if arguments is written else written
-    if not eager or tool.conditions.mode is not Mode.INLINE:
+    if not eager or tool.conditions.mode is not WorkMode.INLINE:
         return Prepared(tool, owner, values, arguments, differs)
     started = time.perf_counter()
     try:

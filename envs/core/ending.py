@@ -11,8 +11,8 @@ from typing import Any
 
 from palaestra.envs.core.scoring import score
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import NOTHING, Events, Seat, State
-from palaestra.envs.running.work import Mode, Work
+from palaestra.envs.core.state import NOTHING, EpisodeState, Events, Seat
+from palaestra.envs.running.work import Work, WorkMode
 from palaestra.episode import Attempt, Ending, Event
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
 from palaestra.plain import from_plain, to_plain
@@ -20,7 +20,7 @@ from palaestra.plain import from_plain, to_plain
 ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
 UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
 """Endings of an environment with one seat."""
-Judged = tuple[Seat, Attempt, Any]
+JudgedSeat = tuple[Seat, Attempt, Any]
 """A seat, its attempt, and its reward or the Work that computes the reward."""
 
 
@@ -31,7 +31,9 @@ def blame(seat: Seat, culprit: Seat, ending: Ending, fault: str) -> tuple[Ending
     return Ending.TURN_LIMIT, fault or f"{culprit} could not go on: {ending}"
 
 
-def stopped(spec: Spec, state: State, ending: Ending, culprit: Seat, fault: str) -> dict[Seat, tuple[Ending, str]]:
+def stopped(
+    spec: Spec, state: EpisodeState, ending: Ending, culprit: Seat, fault: str
+) -> dict[Seat, tuple[Ending, str]]:
     """Return every seat's ending where one could not continue; a game's `forfeit` gives the rewards."""
     if not spec.solo and not spec.judged:
         forfeit = state.play.forfeit(culprit) if culprit is not None else {}
@@ -39,7 +41,7 @@ def stopped(spec: Spec, state: State, ending: Ending, culprit: Seat, fault: str)
     return {seat: blame(seat, culprit, ending, fault) for seat in state.seats}
 
 
-def finished(spec: Spec, state: State, returned: Any) -> dict[Seat, tuple[Ending, str]]:
+def finished(spec: Spec, state: EpisodeState, returned: Any) -> dict[Seat, tuple[Ending, str]]:
     """Return every seat's ending after the rounds of a game are over; the rounds return the rewards."""
     if not spec.judged:
         if not isinstance(returned, Mapping) or set(returned) != set(state.seats):
@@ -79,25 +81,25 @@ def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence
     return merged
 
 
-def judged(spec: Spec, state: State) -> tuple[Sequence[Judged], Sequence[Work]]:
+def judged(spec: Spec, state: EpisodeState) -> tuple[Sequence[JudgedSeat], Sequence[Work]]:
     """Return every seat with its reward, and the jobs of rewards that must be awaited.
 
     An exception of an author's reward is stored: it is raised again at the end.
     """
-    rewards: list[Judged] = []
+    rewards: list[JudgedSeat] = []
     waits: list[Work] = []
     try:
         for seat in state.seats:
             attempt = state.attempt(seat)
             reward: Any
             if spec.reward_waits:
-                reward = Work("reward", partial(state.play.reward, attempt), spec.conditions["reward", Mode.ASYNC])
+                reward = Work("reward", partial(state.play.reward, attempt), spec.conditions["reward", WorkMode.ASYNC])
             elif state.returned is not None:
                 reward = state.returned[seat]
             else:
                 reward = state.play.reward(attempt)
                 if type(reward) is not float and isawaitable(reward):
-                    reward = Work("reward", partial(_itself, reward), spec.conditions["reward", Mode.ASYNC])
+                    reward = Work("reward", partial(_itself, reward), spec.conditions["reward", WorkMode.ASYNC])
             rewards.append((seat, attempt, reward))
             if type(reward) is Work:
                 waits.append(reward)
@@ -107,7 +109,7 @@ def judged(spec: Spec, state: State) -> tuple[Sequence[Judged], Sequence[Work]]:
     return rewards, waits
 
 
-def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
+def last_events(spec: Spec, state: EpisodeState, found: Iterable[JudgedSeat]) -> Events:
     """Return the ending of every seat, once its reward is known; BROKEN where a judge did not answer."""
     endings = state.endings
     assert endings is not None
@@ -132,7 +134,7 @@ def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
     return events
 
 
-def asked_events(spec: Spec, state: State) -> Events:
+def asked_events(spec: Spec, state: EpisodeState) -> Events:
     """Return one event for each seat whose turn it is, with the messages since its last turn."""
     return {
         seat: Event(
@@ -143,7 +145,7 @@ def asked_events(spec: Spec, state: State) -> Events:
     }
 
 
-def broken_events(spec: Spec, state: State) -> Events:
+def broken_events(spec: Spec, state: EpisodeState) -> Events:
     """Return the ending of every seat of an episode that the infrastructure failed."""
     return {
         seat: Event(

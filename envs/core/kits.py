@@ -14,9 +14,9 @@ from typing import Any
 
 from palaestra.authorship import foreign_line
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import Seat, State
+from palaestra.envs.core.state import EpisodeState, Seat
 from palaestra.envs.core.toolkit import Toolkit, mode_of
-from palaestra.envs.running.work import Mode, Work, warn_late
+from palaestra.envs.running.work import Work, WorkMode, warn_late
 from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -52,15 +52,15 @@ class Kits:
             for seat in self.spec.seats
         }
 
-    def start(self, at: int, state: State, dropped: Callable[[], bool], eager: bool) -> Work | None:
+    def start(self, at: int, state: EpisodeState, dropped: Callable[[], bool], eager: bool) -> Work | None:
         """Start one toolkit, in place if it only computes. If the episode is dropped meanwhile, close it again."""
         _, kit = self.make()[at]
         mode = mode_of(kit, "start")
         run = partial(kit.start, state.problem, state.play.rng)
-        if mode is Mode.INLINE and eager:
+        if mode is WorkMode.INLINE and eager:
             run()
             return None
-        start: Any = _start_or_close_async if mode is Mode.ASYNC else _start_or_close
+        start: Any = _start_or_close_async if mode is WorkMode.ASYNC else _start_or_close
         return self._work(kit, "start", mode, partial(start, kit, run, dropped))
 
     def declaring(self) -> list[tuple[Seat, Any]]:
@@ -70,10 +70,12 @@ class Kits:
     def finals(self, takers: Sequence[tuple[Seat, Any]], eager: bool) -> list[Work]:
         """Return the jobs that call `final` of these takers; none if all of them only compute."""
         modes = [
-            mode_of(taker, "final") if isinstance(taker, Toolkit) or iscoroutinefunction(taker.final) else Mode.INLINE
+            mode_of(taker, "final")
+            if isinstance(taker, Toolkit) or iscoroutinefunction(taker.final)
+            else WorkMode.INLINE
             for _, taker in takers
         ]
-        if eager and all(mode is Mode.INLINE for mode in modes):
+        if eager and all(mode is WorkMode.INLINE for mode in modes):
             return []
         return [self._work(taker, "final", mode, taker.final) for (_, taker), mode in zip(takers, modes, strict=True)]
 
@@ -82,7 +84,7 @@ class Kits:
         works = []
         for _, kit in self.made or ():
             mode = mode_of(kit, "close")
-            if mode is Mode.INLINE and eager:
+            if mode is WorkMode.INLINE and eager:
                 _close(kit)
             else:
                 works.append(self._work(kit, "close", mode, kit.close))
@@ -93,11 +95,13 @@ class Kits:
 
         With `closing`, toolkits that only compute are closed already, and the others may not have finished closing.
         """
-        if not self.made or (not in_use and all(mode_of(kit, "close") is Mode.INLINE for _, kit in self.made)):
+        if not self.made or (not in_use and all(mode_of(kit, "close") is WorkMode.INLINE for _, kit in self.made)):
             return self.close(eager=True)
         modes = [(kit, mode_of(kit, "close")) for _, kit in self.made]
         works = [
-            self._work(kit, "close", mode, kit.close) for kit, mode in modes if mode is not Mode.INLINE or not closing
+            self._work(kit, "close", mode, kit.close)
+            for kit, mode in modes
+            if mode is not WorkMode.INLINE or not closing
         ]
         self.made = None
         return works
@@ -111,8 +115,8 @@ class Kits:
             if work.error is not None and not work.late:
                 log.warning("%s: %s failed: %s: %s", where, work.label, type(work.error).__name__, work.error)
 
-    def _work(self, owner: Any, method: str, mode: Mode, run: Callable[[], Any]) -> Work:
-        mode = Mode.BLOCKING if mode is Mode.INLINE else mode
+    def _work(self, owner: Any, method: str, mode: WorkMode, run: Callable[[], Any]) -> Work:
+        mode = WorkMode.BLOCKING if mode is WorkMode.INLINE else mode
         return Work(f"{type(owner).__name__}.{method}", run, self.spec.conditions[method, mode])
 
 

@@ -20,12 +20,12 @@ from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.ending import ANSWERED, UNANSWERED, judged, last_events
 from palaestra.envs.core.kits import Kits, is_permanent, start_fault
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import NOTHING, Dialogue, Events, Expected, Seat, State, episode_of, not_open
+from palaestra.envs.core.state import NOTHING, Dialogue, EpisodeState, Events, Expected, Seat, episode_of, not_open
 from palaestra.envs.running.work import Pending, Work
 from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import Broken, UsageError
 
-Reply = Events | Pending
+MachineReply = Events | Pending
 
 
 class Machine:
@@ -35,7 +35,7 @@ class Machine:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.state: State | None = None
+        self.state: EpisodeState | None = None
         """State of the running episode, or of the last one."""
         self.kits = Kits(spec)
         self.aside: list[Pending] = []
@@ -70,7 +70,7 @@ class Machine:
 
     def open(
         self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = NOTHING
-    ) -> Reply:
+    ) -> MachineReply:
         """Begin an episode; a running one is discarded. The task index decides the problem, the seed only the
         environment's own randomness. A given `problem` replaces that of the task set."""
         spec = self.spec
@@ -89,7 +89,7 @@ class Machine:
                 messages.append({"role": "user", "content": problem.prompt})
                 messages += start.prefix
             seats[seat] = Dialogue(starts[seat], slots.get(seat, 0), messages)
-        state = self.state = State(problem, start.seed, episode_of(spec.author, problem, start.seed), seats)
+        state = self.state = EpisodeState(problem, start.seed, episode_of(spec.author, problem, start.seed), seats)
         if not spec.has_kits:
             return self._begun(state)
         try:
@@ -98,7 +98,7 @@ class Machine:
             return self._not_started(state, error)
         return self._start(state, 0)
 
-    def act(self, seat: Seat, text: str) -> Reply:
+    def act(self, seat: Seat, text: str) -> MachineReply:
         """Take a turn of a seat that is to move. A turn without a call is its answer."""
         state = self.state
         if state is None or state.endings is not None:
@@ -132,7 +132,7 @@ class Machine:
             return state.wait(works, "calls", seat, items)
         return self._heard(state, seat, dialogue, items)
 
-    def resume(self, pending: Pending) -> Reply:
+    def resume(self, pending: Pending) -> MachineReply:
         """Continue the episode after these jobs have finished or timed out. Jobs of an earlier episode are ignored."""
         expected: Expected = pending.about
         state, role = expected.state, expected.role
@@ -163,7 +163,7 @@ class Machine:
             return self._break(state, f"{self._where()}: {error}")
         return self._seen(state, role, declared)
 
-    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
+    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
         """End the episode from outside. The culprit's unfinished text is recorded, never taken for an answer.
 
         The culprit gets `ending`; the others get that of seats without blame. While calls run, it ends after them.
@@ -200,7 +200,7 @@ class Machine:
 
     # Inside: the steps of an episode.
 
-    def _start(self, state: State, place: int) -> Reply:
+    def _start(self, state: EpisodeState, place: int) -> MachineReply:
         """Start toolkits one after the other, because they draw from one generator."""
         for at in range(place, len(self.kits.make())):
             try:
@@ -211,14 +211,14 @@ class Machine:
                 return state.wait([work], "start", None, at)
         return self._begun(state)
 
-    def _not_started(self, state: State, error: BaseException) -> Reply:
+    def _not_started(self, state: EpisodeState, error: BaseException) -> MachineReply:
         """Break the episode: the agent has not acted yet, so it is not to blame. A permanent error is raised."""
         if is_permanent(error):
             self.discard()
             raise error
         return self._break(state, f"{self._where()}: {start_fault(error)}")
 
-    def _begun(self, state: State) -> Reply:
+    def _begun(self, state: EpisodeState) -> MachineReply:
         """Return the first events, once toolkits have started."""
         if state.stopping is not None:
             return self.stop(*state.stopping)
@@ -232,7 +232,7 @@ class Machine:
         state.course = Course(state.play, state.problem, state.seed, start.task)
         return self._ask(state)
 
-    def _heard(self, state: State, seat: Seat, one: Dialogue, calls: Sequence[Call]) -> Reply:
+    def _heard(self, state: EpisodeState, seat: Seat, one: Dialogue, calls: Sequence[Call]) -> MachineReply:
         """Record the results of a turn, in call order."""
         room, max_kept = self.spec.max_result_chars, self.spec.max_kept_chars
         broken: Call | None = None
@@ -256,7 +256,7 @@ class Machine:
         new, one.heard = tuple(messages[one.heard :]), len(messages)
         return {seat: Event(one.slot, one.start, new, self.spec.offers[seat].schemas, None, None, NOTHING)}
 
-    def _replied(self, state: State, seat: Seat, one: Dialogue, reply: str | None) -> Reply:
+    def _replied(self, state: EpisodeState, seat: Seat, one: Dialogue, reply: str | None) -> MachineReply:
         """Record the final reply of a seat, or that it has used up its turns."""
         one.answer = reply
         one.left = 0
@@ -268,7 +268,7 @@ class Machine:
                 return {}
         return self._declared(state, "world") or self._ask(state)
 
-    def _ask(self, state: State, world: Mapping[str, Any] | None = None) -> Reply:
+    def _ask(self, state: EpisodeState, world: Mapping[str, Any] | None = None) -> MachineReply:
         """Run the rounds of a game to the next question, or to the end."""
         assert state.course is not None
         try:
@@ -284,26 +284,26 @@ class Machine:
         offers = self.spec.offers
         return {seat: state.seats[seat].event(offers[seat].schemas) for seat in asks}
 
-    def _over(self, state: State, returned: Any) -> Reply:
+    def _over(self, state: EpisodeState, returned: Any) -> MachineReply:
         """End a game after its last round. The final state was taken after that round."""
         state.endings = outcome.finished(self.spec, state, returned)
         return self._judge(state)
 
-    def _end(self, state: State, endings: Mapping[Seat, tuple[Ending, str]]) -> Reply:
+    def _end(self, state: EpisodeState, endings: Mapping[Seat, tuple[Ending, str]]) -> MachineReply:
         """End the episode: take the final state first, then compute the rewards."""
         state.endings = endings
         if self.kits.made or self.spec.own_final:
             return self._declared(state, "final") or self._judge(state)
         return self._judge(state)
 
-    def _break(self, state: State, fault: str) -> Reply:
+    def _break(self, state: EpisodeState, fault: str) -> MachineReply:
         """End the episode BROKEN: the infrastructure failed."""
         if state.out:  # Calls of other seats still use the toolkits.
             return self._lost(state, fault)
         state.break_off(fault)
         return self._judge(state)
 
-    def _declared(self, state: State, role: str) -> Reply | None:
+    def _declared(self, state: EpisodeState, role: str) -> MachineReply | None:
         """Take what the environment and its toolkits declare of their state; return None where none declares any."""
         takers: list[tuple[Seat, Any]] = [(None, state.play)] if self.spec.own_final else []
         takers += self.kits.declaring()
@@ -317,13 +317,13 @@ class Machine:
             return self._break(state, f"{self._where()}: {error}")
         return self._seen(state, role, declared)
 
-    def _seen(self, state: State, role: str, found: Mapping[str, Any]) -> Reply:
+    def _seen(self, state: EpisodeState, role: str, found: Mapping[str, Any]) -> MachineReply:
         state.final = found
         if role != "world":
             return self._judge(state)
         return self._ask(state, found) if state.stopping is None else self.stop(*state.stopping)
 
-    def _judge(self, state: State) -> Reply:
+    def _judge(self, state: EpisodeState) -> MachineReply:
         """Compute the rewards and close the toolkits, both at once: a reward reads only the attempt."""
         rewards, waits = ((), ()) if state.broken else judged(self.spec, state)
         closings: Sequence[Work] = self.kits.close(self.eager) if self.kits.made else ()
@@ -332,7 +332,7 @@ class Machine:
             return state.wait([*waits, *closings], "end", None, (rewards, closings))
         return last_events(self.spec, state, rewards)
 
-    def _lost(self, state: State, fault: str) -> Events:
+    def _lost(self, state: EpisodeState, fault: str) -> Events:
         """End an episode BROKEN while jobs still use its toolkits: these close aside, and new ones are made."""
         state.break_off(fault)
         state.closed = True

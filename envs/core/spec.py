@@ -16,7 +16,7 @@ from palaestra.envs.core.state import Seat
 from palaestra.envs.core.tasks import check_task
 from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import check_toolkits, merge, tools_of
-from palaestra.envs.running.work import Conditions, Mode
+from palaestra.envs.running.work import Conditions, WorkMode
 from palaestra.episode import Start, Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
@@ -38,8 +38,8 @@ _offer = lru_cache(maxsize=1024)(Offer)
 
 
 @lru_cache(maxsize=256)
-def _conditions(deadlines: tuple[tuple[str, float], ...]) -> Mapping[tuple[str, Mode], Conditions]:
-    return {(name, mode): Conditions(mode, seconds) for name, seconds in deadlines for mode in Mode}
+def _conditions(deadlines: tuple[tuple[str, float], ...]) -> Mapping[tuple[str, WorkMode], Conditions]:
+    return {(name, mode): Conditions(mode, seconds) for name, seconds in deadlines for mode in WorkMode}
 
 
 class Spec:
@@ -59,7 +59,7 @@ class Spec:
         kits = [(getattr(make, "__name__", type(make).__name__), tools_of(make)) for make in author.toolkits]
         tools = merge(self.owner, author._tools, kits)
         self.offers = {seat: _offer(tuple(self._tools_of(seat, tools))) for seat in self.seats}
-        self.inline = all(tool.mode is Mode.INLINE for tool in tools.values())
+        self.inline = all(tool.mode is WorkMode.INLINE for tool in tools.values())
         """True if no tool waits."""
         self.judged = type(author).reward is not ToolEnv.reward
         """True if the class has a `reward`; a game may have none."""

@@ -79,14 +79,14 @@ class Expected(NamedTuple):
 
     role: str
     """One of start, calls, world, final, end and closing."""
-    state: "State | None"
+    state: "EpisodeState | None"
     seat: Seat = None
     items: Any = None
     """For calls: in call order, a Call where nothing is to be run. For start: the toolkit's index. For world and final:
     the takers. For end: the rewards and the closings."""
 
 
-class State:
+class EpisodeState:
     """State of an episode, with all its seats."""
 
     __slots__ = (
@@ -152,7 +152,7 @@ def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:
     return play
 
 
-def not_open(state: State | None, verb: str) -> UsageError:
+def not_open(state: EpisodeState | None, verb: str) -> UsageError:
     """Return the error for a call while no episode runs."""
     if state is None or state.endings is None:
         return UsageError(f"{verb} before an episode has begun; call reset (or begin) first")

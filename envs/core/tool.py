@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass as checked
 from palaestra.envs.core.result import Done, as_json, as_received
 from palaestra.envs.core.signature import ArgumentReader, check_process, inner_function, read_docstring, read_signature
 from palaestra.envs.running.limits import limit_of
-from palaestra.envs.running.work import Conditions, Mode
+from palaestra.envs.running.work import Conditions, WorkMode
 from palaestra.errors import EnvironmentDefect, ToolError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -123,7 +123,7 @@ class Tool:
     terminal: bool = False
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> WorkMode:
         """Place where the tool runs: inline, in a thread, on the loop or in a process."""
         return self.conditions.mode
 
@@ -210,7 +210,8 @@ def collect(owner: type) -> dict[str, Tool]:
 def in_place(tools: Mapping[str, Tool]) -> dict[str, Tool]:
     """Return the same tools, run in place: for an instance whose `async def` methods never wait."""
     return {
-        name: replace(plain, conditions=replace(plain.conditions, mode=Mode.INLINE)) for name, plain in tools.items()
+        name: replace(plain, conditions=replace(plain.conditions, mode=WorkMode.INLINE))
+        for name, plain in tools.items()
     }
 
 
@@ -249,7 +250,7 @@ def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
     )
 
 
-def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> Mode:
+def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> WorkMode:
     """Return where a tool runs; refuse options that cannot be enforced there."""
     asynchronous = inspect.iscoroutinefunction(function)
     kinds = [("blocking=True", options.blocking), ("process=True", options.process)]
@@ -262,12 +263,12 @@ def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> Mod
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise EnvironmentDefect(f"{where} is a generator; a tool returns its whole result, so drop the yield")
     if asynchronous:
-        return Mode.ASYNC
+        return WorkMode.ASYNC
     if options.blocking:
-        return Mode.BLOCKING
+        return WorkMode.BLOCKING
     if options.process:
         check_process(function, where)
-        return Mode.PROCESS
+        return WorkMode.PROCESS
     for option in ("timeout", "concurrency", "per_second", "retries"):
         value = getattr(options, option)
         if value:
@@ -275,4 +276,4 @@ def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> Mod
                 f"{where} has {option}={value:g}, which cannot be enforced on a plain method that runs in place; "
                 "add blocking=True, or make it async"
             )
-    return Mode.INLINE
+    return WorkMode.INLINE

@@ -13,7 +13,7 @@ import numpy as np
 
 from palaestra.envs.core.signature import check_method
 from palaestra.envs.core.tool import Tool, collect
-from palaestra.envs.running.work import Mode
+from palaestra.envs.running.work import WorkMode
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
@@ -117,9 +117,9 @@ def tools_of(make: Any) -> Mapping[str, Tool]:
     return make().tools if tools is None else tools
 
 
-def mode_of(kit: Toolkit, method: str) -> Mode:
+def mode_of(kit: Toolkit, method: str) -> WorkMode:
     """Return where `start`, `close` or `final` of a toolkit runs."""
     if iscoroutinefunction(getattr(kit, method)):
-        return Mode.ASYNC
-    waits = not kit.tools or any(tool.mode is not Mode.INLINE for tool in kit.tools.values())
-    return Mode.BLOCKING if waits else Mode.INLINE
+        return WorkMode.ASYNC
+    waits = not kit.tools or any(tool.mode is not WorkMode.INLINE for tool in kit.tools.values())
+    return WorkMode.BLOCKING if waits else WorkMode.INLINE

@@ -32,7 +32,7 @@ _FORMULA = re.compile(r"[\\^_$=+*/<>]|(?<!\w)-|\b\w\s*-\s*\w\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class TaskPool:
     """The rows that are kept, in their order, and the counts of all rows."""
 
     kept: tuple[PoolRow, ...]
@@ -46,7 +46,7 @@ def pooled(
     *,
     disputed: Collection[str] = (),
     fits: Callable[[str], bool] = lambda prompt: True,
-) -> Pool:
+) -> TaskPool:
     """Apply the rules. No row of the pool may repeat a prompt of `tests` or of a row for eval; `disputed` holds keys
     from `disputed_by`; `fits` returns whether a prompt is neither too easy nor too hard.
     """
@@ -81,7 +81,7 @@ def pooled(
             rows_by_key[key] = row
             prompts.add(key)
     names = ("rows", *RULES, "kept")
-    return Pool(
+    return TaskPool(
         tuple(rows_by_key.values()),
         {source: {name: counter[name] for name in names} for source, counter in counts.items()},
     )

@@ -18,7 +18,7 @@ from palaestra.envs.data.research_files import decrypted
 from palaestra.envs.data.rows import Row, describe, named, read_rows
 from palaestra.envs.data.science_files import MEGASCIENCE
 from palaestra.envs.data.science_files import question as science_question
-from palaestra.envs.data.task_files import Reading, first_of, label_of, prompt_of, task_of
+from palaestra.envs.data.task_files import TaskFileScan, first_of, label_of, prompt_of, task_of
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
 
@@ -56,14 +56,14 @@ def read_pool_file(path: str | os.PathLike[str]) -> tuple[list[PoolRow], TaskFil
         named_task = task if task.id else replace(task, id=f"{file}:{row.number}")
         return PoolRow(source if isinstance(source, str) and source else stem, named_task, label == "eval")
 
-    reading = Reading(path)
+    reading = TaskFileScan(path)
     rows = [row for _, row in reading.of(made)]
     return rows, reading.fault()
 
 
 def read_test_prompts(path: str | os.PathLike[str]) -> list[str]:
     """Return the prompts of all rows; raise TaskFileError where one cannot be read, since its test would leak."""
-    reading = Reading(path)
+    reading = TaskFileScan(path)
     prompts = [prompt for _, prompt in reading.of(_test_prompt)]
     reading.refuse()
     if not prompts:

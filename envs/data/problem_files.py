@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.rows import Row, named, read_rows
-from palaestra.envs.data.task_files import WHOLE, Reading, check_part, divided, first_of, label_of, load_tasks, none_for
+from palaestra.envs.data.task_files import (
+    WHOLE,
+    TaskFileScan,
+    check_part,
+    divided,
+    first_of,
+    label_of,
+    load_tasks,
+    none_for,
+)
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError
 
@@ -30,7 +39,7 @@ def load_problems(
     first = next(iter(rows), None)
     if first is not None and not first.fault and "prompt" not in first.columns:
         return published(path, split, lambda row: problem(unit, row, questions), finish)
-    reading, tasks = Reading(path), load_tasks(path, split)
+    reading, tasks = TaskFileScan(path), load_tasks(path, split)
     reading.unit, reading.rows = "task", len(tasks)
     return _finished(reading, enumerate(tasks, start=1), finish)
 
@@ -43,7 +52,7 @@ def published(
     `read` returns the task, and the split for files in which no row names one.
     """
     check_part(split)
-    reading = Reading(path)
+    reading = TaskFileScan(path)
     rows = list(reading.of(lambda row: (label_of(row.columns)[1], *read(row))))
     for number, (label, _, task) in rows:
         reading.check_asked(number, task.prompt, label)
@@ -60,7 +69,9 @@ def published(
     return tasks
 
 
-def _finished(reading: Reading, numbered: Iterable[tuple[int, Task]], finish: Callable[[Task], Task]) -> list[Task]:
+def _finished(
+    reading: TaskFileScan, numbered: Iterable[tuple[int, Task]], finish: Callable[[Task], Task]
+) -> list[Task]:
     """Return all tasks after `finish`; raise TaskFileError where any row is wrong."""
     finished_tasks = []
     for number, task in numbered:

@@ -38,7 +38,7 @@ _NAMES = {
     "train": ("train", "training"),
     "eval": ("eval", "evaluation", "test", "testing", "validation", "valid", "val", "dev"),
 }
-Made = TypeVar("Made")
+RowT = TypeVar("RowT")
 _SPLIT_OF_NAME = {name: split for split, names in _NAMES.items() for name in names}
 
 
@@ -93,7 +93,7 @@ def load_tasks(path: str | os.PathLike[str], split: str = "train") -> Sequence[T
 
 def read_tasks(path: str | os.PathLike[str]) -> TaskFile:
     """Read a file of tasks to its end; raise TaskFileError that names the rows that are wrong."""
-    reading = Reading(path)
+    reading = TaskFileScan(path)
     entries = [entry for _, entry in reading.of(_entry)]
     if not reading.rows:
         example = '{"prompt": "2 + 2?", "answer": "4"}'
@@ -103,7 +103,7 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskFile:
     return _sound(entries, reading)
 
 
-class Reading:
+class TaskFileScan:
     """One pass over a file, which counts rows by column and collects faults of rows, the first MAX_FAULTS as text."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -113,7 +113,7 @@ class Reading:
         self._count, self._wrong = 0, set[int]()
         self._asked: dict[str, tuple[int, str]] = {}
 
-    def of(self, read: Callable[[Row], Made]) -> Iterator[tuple[int, Made]]:
+    def of(self, read: Callable[[Row], RowT]) -> Iterator[tuple[int, RowT]]:
         """Yield the number of each row and the result of `read`; a ValueError of `read` is collected as a fault."""
         for row in self._rows:
             self.rows += 1
@@ -268,7 +268,7 @@ def label_of(columns: Mapping[str, Any]) -> tuple[str, str]:
 # All rows
 
 
-def _compare(entries: Sequence[_Entry], reading: Reading) -> None:
+def _compare(entries: Sequence[_Entry], reading: TaskFileScan) -> None:
     """Collect faults that show only when rows are compared."""
     for part, at in (("answer", 1), ("split", 3)):
         other = next((entry.sources[at] for entry in entries if entry.sources[at]), "")
@@ -291,7 +291,7 @@ def divided(labels: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
     return tuple(label or other for label, other in zip(labels, otherwise, strict=True))
 
 
-def _sound(entries: Sequence[_Entry], reading: Reading) -> TaskFile:
+def _sound(entries: Sequence[_Entry], reading: TaskFileScan) -> TaskFile:
     ids = [entry.task.id for entry in entries if entry.task.id]
     unique = len(set(ids)) == len(ids)  # An index often starts again with each source or split.
     file = os.path.basename(reading.path)

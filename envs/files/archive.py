@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 
-from palaestra.envs.files.limits import ReadLimits, Unreadable
+from palaestra.envs.files.limits import ReadLimits, UnreadableFile
 
 _DEPTH = 4
 """Deepest nesting of archives."""
@@ -15,11 +15,11 @@ _OFFICE = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl
 
 
 def opened(data: bytes) -> zipfile.ZipFile:
-    """Open a zip. Raise `Unreadable` if it is broken."""
+    """Open a zip. Raise `UnreadableFile` if it is broken."""
     try:
         return zipfile.ZipFile(BytesIO(data))
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise Unreadable(f"is a broken zip ({error})") from None
+        raise UnreadableFile(f"is a broken zip ({error})") from None
 
 
 def office_kind(archive: zipfile.ZipFile, limits: ReadLimits) -> str:
@@ -27,7 +27,7 @@ def office_kind(archive: zipfile.ZipFile, limits: ReadLimits) -> str:
     kind = next((kind for name, kind in _OFFICE if name in archive.NameToInfo), "")
     unpacked = sum(entry.file_size for entry in archive.infolist())
     if kind and unpacked > limits.unpacked_bytes:
-        raise Unreadable(f"unpacks to {unpacked} bytes, which is more than unpacked_bytes={limits.unpacked_bytes}")
+        raise UnreadableFile(f"unpacks to {unpacked} bytes, which is more than unpacked_bytes={limits.unpacked_bytes}")
     return kind
 
 
@@ -47,16 +47,16 @@ def member(data: bytes, path: Sequence[str], limits: ReadLimits, room: int, dept
             continue
         room -= entry.file_size
         if room < 0 or entry.file_size > limits.unpacked_bytes:
-            raise Unreadable(
+            raise UnreadableFile(
                 f"{name} unpacks to {entry.file_size} bytes: more than unpacked_bytes={limits.unpacked_bytes}"
             )
         try:
             inside = archive.read(entry)
         except Exception as error:  # It is encrypted, has an unknown compression or a wrong checksum.
-            raise Unreadable(f"{name} cannot be unpacked ({type(error).__name__}: {error})") from None
+            raise UnreadableFile(f"{name} cannot be unpacked ({type(error).__name__}: {error})") from None
         if end == len(path):
             return inside
         if depth == _DEPTH:
-            raise Unreadable(f"{name} lies in {_DEPTH} archives, and no deeper one is opened")
+            raise UnreadableFile(f"{name} lies in {_DEPTH} archives, and no deeper one is opened")
         return member(inside, path[end:], limits, room, depth + 1)
-    raise Unreadable(f"has no member {'/'.join(path)!r}; file_reader on the zip itself names its members")
+    raise UnreadableFile(f"has no member {'/'.join(path)!r}; file_reader on the zip itself names its members")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Any
 
-from palaestra.envs.files.limits import ReadLimits, Unreadable
+from palaestra.envs.files.limits import ReadLimits, UnreadableFile
 
 
 def pdf_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
@@ -17,7 +17,7 @@ def pdf_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
 
     reader = PdfReader(BytesIO(data), strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
-        raise Unreadable("is encrypted, and no password is known")
+        raise UnreadableFile("is encrypted, and no password is known")
     for number, page in enumerate(limits.most(_pdf_pages(reader), "pages"), 1):
         if isinstance(page, str):
             yield page

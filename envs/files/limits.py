@@ -10,7 +10,7 @@ from palaestra.errors import ConfigError
 T = TypeVar("T")
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """Raised for a file that holds no readable text; the message says why."""
 
 

@@ -19,7 +19,7 @@ LISTED = 1000
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Found(NamedTuple):
+class ResolvedFile(NamedTuple):
     """The file that a path led to."""
 
     name: str
@@ -29,14 +29,14 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EpisodeFiles:
     """The files of one episode."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by path. They take precedence over files of the folder."""
     folder: Path | None = None
 
-    def read(self, path: str, most: int) -> Found:
+    def read(self, path: str, most: int) -> ResolvedFile:
         """Return the file at a path, or at the beginning of a path. Raise `ToolError` if there is none."""
         names = names_of(path)
         for end in range(1, len(names) + 1):
@@ -44,7 +44,7 @@ class Place:
                 data = self.files[name]
                 if len(data) > most:
                     raise too_large(name, len(data), most)
-                return Found(name, data, names[end:])
+                return ResolvedFile(name, data, names[end:])
         if self.folder is not None:
             return _read_below(self.folder, names, most)
         raise self._unknown(path)
@@ -80,7 +80,7 @@ def too_large(name: str, size: int, most: int) -> ToolError:
     return ToolError(f"{name} has {size} bytes, which is more than file_bytes={most}, the most that is read")
 
 
-def _read_below(folder: Path, names: Sequence[str], most: int) -> Found:
+def _read_below(folder: Path, names: Sequence[str], most: int) -> ResolvedFile:
     """Open one name after the other, each below the last, until one is a file, and read it."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -99,7 +99,7 @@ def _read_below(folder: Path, names: Sequence[str], most: int) -> Found:
                 if status.st_size > most:
                     raise too_large(path, status.st_size, most)
                 with os.fdopen(os.dup(here), "rb") as file:
-                    return Found(path, file.read(most), names[end:])
+                    return ResolvedFile(path, file.read(most), names[end:])
             if not stat.S_ISDIR(status.st_mode):
                 raise ToolError(f"{path} is no file that can be read")
         raise ToolError(f"{'/'.join(names)} is a folder; list_files names what is in it")

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from palaestra.envs.files.limits import Unreadable
+from palaestra.envs.files.limits import UnreadableFile
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -56,7 +56,7 @@ def decoded(data: bytes) -> tuple[str, str]:
         for name, zeros in (("utf-16-le", head[1::2].count(0)), ("utf-16-be", head[::2].count(0))):
             if zeros > _WIDE * half and zeros > 2 * (head.count(0) - zeros):
                 return data.decode(name, "replace"), f"(read as {name}, which nothing in it says)"
-        raise Unreadable("holds bytes that are no text")
+        raise UnreadableFile("holds bytes that are no text")
     try:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:

@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from palaestra.envs.core.window import WIDTH, wrapped_line
 from palaestra.envs.files import archive, documents
 from palaestra.envs.files.kinds import AUDIO, IMAGES, kind_of
-from palaestra.envs.files.limits import ReadLimits, Unreadable
-from palaestra.envs.files.place import Found
+from palaestra.envs.files.limits import ReadLimits, UnreadableFile
+from palaestra.envs.files.place import ResolvedFile
 from palaestra.envs.files.plain_text import text_lines
 from palaestra.envs.rewards.limited_processes import LimitedProcesses
 from palaestra.errors import MissingExtra, ToolError
@@ -34,7 +34,7 @@ _SOFT = 0.7
 _LIBRARIES = {"pypdf": "pypdf", "docx": "python-docx", "pptx": "python-pptx", "openpyxl": "openpyxl"}
 
 
-async def lines_of(found: Found, limits: ReadLimits, seconds: float) -> Sequence[str]:
+async def lines_of(found: ResolvedFile, limits: ReadLimits, seconds: float) -> Sequence[str]:
     """Return the wrapped lines of a file. Raise `ToolError` if it cannot be read."""
     question, key = await asyncio.to_thread(_asked, found, limits, min(seconds, SECONDS))
     answer = await _processes.ask("files", question, seconds=seconds, key=key)
@@ -51,7 +51,7 @@ async def lines_of(found: Found, limits: ReadLimits, seconds: float) -> Sequence
     return lines
 
 
-def _asked(found: Found, limits: ReadLimits, seconds: float) -> tuple[str, str]:
+def _asked(found: ResolvedFile, limits: ReadLimits, seconds: float) -> tuple[str, str]:
     """Return the request to the reading process, and its cache key. This takes a while for large files."""
     about = {"name": found.name, "inner": list(found.inner), "limits": asdict(limits), "seconds": seconds}
     key = json.dumps(about | {"sha256": hashlib.sha256(found.data).hexdigest()})
@@ -66,7 +66,7 @@ def require_readers() -> None:
             raise MissingExtra(library, "files", "reading files")
 
 
-class Reading:
+class FileReadJob:
     """The program of the reading processes."""
 
     @staticmethod
@@ -85,7 +85,7 @@ class Reading:
                 data = archive.member(data, request["inner"], limits, limits.unpacked_bytes)
             name = "/".join([request["name"], *request["inner"]])
             return json.dumps({"lines": list(_bounded(_lines(data, name, limits), limits, until))})
-        except Unreadable as error:
+        except UnreadableFile as error:
             return json.dumps({"error": str(error)})
         except MemoryError:
             raise
@@ -103,10 +103,12 @@ def _lines(data: bytes, name: str, limits: ReadLimits) -> Iterator[str]:
         office = archive.office_kind(opened, limits)
         return OFFICE[office](data, limits) if office else archive.listing(opened, name, limits)
     if kind == "ole":
-        raise Unreadable("is an Office file of the old form, or an encrypted one; docx, pptx and xlsx are read")
+        raise UnreadableFile("is an Office file of the old form, or an encrypted one; docx, pptx and xlsx are read")
     if kind:
         tool = "image2text" if kind in IMAGES else "audio2text" if kind in AUDIO else ""
-        raise Unreadable(f"holds no text: it is {kind}, {len(data)} bytes" + f"; {tool} is for such files" * bool(tool))
+        raise UnreadableFile(
+            f"holds no text: it is {kind}, {len(data)} bytes" + f"; {tool} is for such files" * bool(tool)
+        )
     return text_lines(data)
 
 
@@ -131,4 +133,4 @@ def _bounded(texts: Iterator[str], limits: ReadLimits, until: float) -> Iterator
             return
 
 
-_processes = LimitedProcesses(Reading, SECONDS, MEGABYTES, kept=KEPT_FILES)
+_processes = LimitedProcesses(FileReadJob, SECONDS, MEGABYTES, kept=KEPT_FILES)

@@ -21,7 +21,7 @@ from palaestra.envs.arena.text_env import drawn
 from palaestra.envs.core import branches
 from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.ending import merged_final
-from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.records.replay import MAX_BY_RULE, Difference, Outcomes, drop, lead, starts_of, turns
 from palaestra.envs.running.runner import wait_for
@@ -35,7 +35,7 @@ _ENDED = "the episode has ended: /undo takes the last turn back, /reset begins a
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PlayedTurn:
     """A turn of a seat, and the snapshot of the episode before it; None where there is no snapshot."""
 
     seat: Seat
@@ -55,7 +55,7 @@ class ByHand:
         """Seats whose turn is expected, each with its latest event."""
         self.ended: Events = {}
         """Last event of every seat; empty while the episode runs."""
-        self.turns: list[Turn] = []
+        self.turns: list[PlayedTurn] = []
         self.rebuilt = False
         """True where the last undo started the toolkits again, so that they lost their state."""
         self._starts: Mapping[Seat, Start] = {}
@@ -110,7 +110,7 @@ class ByHand:
         rule = None
         if len(episodes) < len(machine.seats):
             (self.own,), rule = episodes, demonstrator(self.env_id)
-        recorded_turns = (Turn(*turn) for turn in turns(machine, episodes, rule))
+        recorded_turns = (PlayedTurn(*turn) for turn in turns(machine, episodes, rule))
         try:
             self._lead(recorded_turns, {seat: record.attempt for seat, record in episodes.items()})
         except Difference as error:
@@ -126,7 +126,7 @@ class ByHand:
             stand = branches.take(self.machine)
         except UsageError:  # It has no snapshots.
             stand = None
-        self._act(Turn(seat, text, stand))
+        self._act(PlayedTurn(seat, text, stand))
         self._script_others()
 
     def script(self) -> str:
@@ -193,7 +193,7 @@ class ByHand:
         if broken is not None:
             raise Broken(broken)
 
-    def _act(self, turn: Turn, settled: Callable[[Any, Reply], Events] = settle) -> None:
+    def _act(self, turn: PlayedTurn, settled: Callable[[Any, MachineReply], Events] = settle) -> None:
         self.turns.append(turn)
         self._heard[turn.seat].append({"role": "assistant", "content": turn.text})
         others = {seat: event for seat, event in self.asked.items() if seat != turn.seat}
@@ -210,7 +210,7 @@ class ByHand:
         else:
             self.asked |= events
 
-    def _lead(self, turns: Iterable[Turn], attempts: Mapping[Seat, Attempt]) -> None:
+    def _lead(self, turns: Iterable[PlayedTurn], attempts: Mapping[Seat, Attempt]) -> None:
         """Take turns whose calls have their recorded outcomes."""
         machine, outcomes = self.machine, Outcomes(attempts, live=True)
         machine.eager = False
@@ -248,7 +248,7 @@ class ByHand:
             other = next(filter(self._scripted, self.asked), None)
             if other is None:
                 return
-            self._act(Turn(other, self._spoken(other)))
+            self._act(PlayedTurn(other, self._spoken(other)))
         raise EnvironmentDefect(f"the demonstrator of {self.env_id} speaks on and on; it never ends")
 
     def _scripted(self, seat: Seat) -> bool:

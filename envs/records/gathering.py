@@ -24,7 +24,7 @@ Placed = tuple[str, Record]
 """A record, with the text that names its place (file and line)."""
 
 
-class Gathering:
+class GameCollector:
     """Collector that groups the records of seats into games; an episode of one seat is complete at once."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Gathering:
         return [placed for games in self._open.values() for game in games for placed in game.values()]
 
 
-class Stage:
+class ReplayMachines:
     """Machines to replay in, one for each id and its options, made when first needed."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:

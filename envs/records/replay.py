@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from palaestra.envs.arena.by_rule import Rule, spoken
+from palaestra.envs.arena.by_rule import SeatRule, spoken
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.core.calls import Prepared
-from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Events, Expected, Seat
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Pending
@@ -36,7 +36,7 @@ class Difference(Exception):
         super().__init__(f"{where}: recorded {_short(recorded)}, replayed {_short(replayed)}")
 
 
-def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None = None) -> Difference | None:
+def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None = None) -> Difference | None:
     """Run an episode again, or all seats of a game; return the first difference to its record, or None.
 
     `rule` plays the seats that were not recorded. A BROKEN episode is run as far as it got; there is no reward then.
@@ -64,7 +64,7 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None
     return None
 
 
-def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None = None) -> Events:
+def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None = None) -> Events:
     """Play recorded turns to their end, BROKEN ones as far as they got. Raise Difference where messages differ."""
     first = next(iter(episodes.values()))
     broken = first.ending is Ending.BROKEN
@@ -104,7 +104,7 @@ def starts_of(machine: Machine, episodes: Mapping[Seat, Episode]) -> dict[Seat, 
     }
 
 
-def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None) -> Iterator[tuple[Seat, str]]:
+def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None) -> Iterator[tuple[Seat, str]]:
     """Yield turns while the machine takes them: recorded ones, and turns by rule of seats that were not recorded."""
     ruled, first = 0, next(iter(episodes.values()))
     while machine.state is not None and machine.is_open:
@@ -135,7 +135,7 @@ class Outcomes:
         """Set the recorded attempts. Toolkits start and close if `live`. A `broken` one ends where outcomes end."""
         self.attempts, self.live, self.broken = attempts, live, broken
 
-    def settle(self, machine: Machine, reply: Reply) -> Events:
+    def settle(self, machine: Machine, reply: MachineReply) -> Events:
         """Return the events of a reply, with outcomes of its jobs from the record. The machine is not `eager`."""
         while isinstance(reply, Pending):
             reply = machine.resume(self._answered(reply, reply.about))
@@ -225,7 +225,7 @@ def _is_cut(seat: Seat, episode: Episode) -> bool:
     return (ending is Ending.LENGTH_LIMIT and not episode.fault) or (ending is Ending.BROKEN and seat is None)
 
 
-def _cut_off(machine: Machine, episodes: Mapping[Seat, Episode]) -> Reply | None:
+def _cut_off(machine: Machine, episodes: Mapping[Seat, Episode]) -> MachineReply | None:
     """End an episode without further turns as the record ended; return None where it was not ended from outside."""
     for seat, episode in episodes.items():
         if _is_cut(seat, episode):

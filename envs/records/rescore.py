@@ -18,10 +18,10 @@ from palaestra.envs.core.declared import DEADLINES
 from palaestra.envs.core.ending import verdict
 from palaestra.envs.core.scoring import RewardPart, check_declared, score
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.records.gathering import Placed, Stage, episodes_of
+from palaestra.envs.records.gathering import Placed, ReplayMachines, episodes_of
 from palaestra.envs.records.replay import Difference, drop, lead
 from palaestra.envs.running.runner import wait_for
-from palaestra.envs.running.work import Conditions, Mode, Pending, Work
+from palaestra.envs.running.work import Conditions, Pending, Work, WorkMode
 from palaestra.episode import Attempt, Ending, Event
 from palaestra.errors import Broken, EnvironmentDefect, PalaestraError, UnknownId, UsageError
 from palaestra.record import Record
@@ -33,7 +33,7 @@ Scorer = Callable[[Attempt], tuple[float, Mapping[str, float]]]
 def find_scorer(name: str, options: Mapping[str, Any] | None = None) -> Scorer:
     """Return the reward of that name: of an environment opened with these options, or a function of an Attempt."""
     if registered_author(name.rpartition(":")[2]) is not None:
-        return partial(judge, Stage(options).machine(name, {}).spec)
+        return partial(judge, ReplayMachines(options).machine(name, {}).spec)
     module, colon, function = name.partition(":")
     if not colon:
         raise UnknownId(name, registered())
@@ -57,7 +57,7 @@ def rescore(record: Record, scorer: Scorer) -> Record:
     return _rewarded(record, reward, parts)
 
 
-def rescore_game(whole: Sequence[Placed], game_id: str, stage: Stage) -> list[Record]:
+def rescore_game(whole: Sequence[Placed], game_id: str, stage: ReplayMachines) -> list[Record]:
     """Return the seats of a game with the rewards of another game's rounds. A BROKEN one stays without a reward."""
     (place, first), records = whole[0], [record for _, record in whole]
     if first.episode.reward is None:
@@ -99,7 +99,7 @@ def complete(returned: Any, seconds: float) -> Any:
     """Return the result of a reward or an explanation, awaited where needed. Raise Broken after `seconds`."""
     if not isawaitable(returned):
         return returned
-    work = Work("reward", lambda: returned, Conditions(Mode.ASYNC, seconds))
+    work = Work("reward", lambda: returned, Conditions(WorkMode.ASYNC, seconds))
     wait_for(Pending((work,)))
     return verdict(work)
 

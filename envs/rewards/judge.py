@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from palaestra.endpoint import Endpoint, EndpointConfig
 from palaestra.endpoint.config import DEFAULT_KEY
-from palaestra.endpoint.judge import Judge, quoted
+from palaestra.endpoint.judge import JudgeClient, quoted
 from palaestra.envs.core.backends import Backends, Where
 
 MAX_CHARS = 12_000
@@ -41,7 +41,7 @@ _WORDS = {"match": True, "mismatch": False, "correct": True, "incorrect": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AnswerScore:
     """Score of an answer."""
 
     quality: float
@@ -50,7 +50,7 @@ class Verdict:
     """True where the answer is right as a whole."""
 
 
-def read_marks(text: str) -> Verdict:
+def read_marks(text: str) -> AnswerScore:
     """Return a sixth of the sum of three marks, or 0 for a fatal fault; raise ValueError for any other text."""
     text = _spoken(text)
     fenced = _FENCE.fullmatch(text)
@@ -64,15 +64,15 @@ def read_marks(text: str) -> Verdict:
     if any(type(mark) is not int or mark not in (0, 1, 2) for mark in marks) or type(marks_object["fatal"]) is not bool:
         raise ValueError("agreement, coverage and support must be 0, 1 or 2, and fatal true or false")
     quality = 0.0 if marks_object["fatal"] else sum(marks) / 6
-    return Verdict(quality, quality == 1.0)
+    return AnswerScore(quality, quality == 1.0)
 
 
-def read_label(text: str) -> Verdict:
+def read_label(text: str) -> AnswerScore:
     """Return the verdict of one word, Match or Mismatch, correct or incorrect; raise ValueError for any other text."""
     word = _spoken(text).strip("*_`\"'. \n").lower()
     if word not in _WORDS:
         raise ValueError("expected one word, Match or Mismatch")
-    return Verdict(float(_WORDS[word]), _WORDS[word])
+    return AnswerScore(float(_WORDS[word]), _WORDS[word])
 
 
 class AnswerJudge:
@@ -96,14 +96,14 @@ class AnswerJudge:
         urls = [base_url] if isinstance(base_url, str) else base_url
         options: dict[str, Any] = {"api_key_env": api_key_env, "timeout": timeout, "patience": patience}
         servers = [Endpoint(EndpointConfig(url, model, **options)) for url in urls]
-        self.judge: Judge[Verdict] = Judge(
+        self.judge: JudgeClient[AnswerScore] = JudgeClient(
             servers, type(self).read, tries=tries, max_tokens=max_tokens, deadline=deadline
         )
 
-    async def verdict(self, message: str, references: Sequence[str], answer: str | None) -> Verdict:
+    async def verdict(self, message: str, references: Sequence[str], answer: str | None) -> AnswerScore:
         """Return the verdict on an answer; an empty answer has quality 0, without a request to the judge."""
         if not answer or not answer.strip():
-            return Verdict(0.0, False)
+            return AnswerScore(0.0, False)
         left_out = len(answer) - MAX_CHARS
         lines = [f"The message: {quoted(message)}", *(f"A reference: {quoted(reference)}" for reference in references)]
         lines.append(f"The answer to be judged: {quoted(answer[:MAX_CHARS])}")

@@ -23,7 +23,7 @@ from typing import Any
 
 from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.running.process_child import STARTED, main_file, module_of
-from palaestra.envs.running.processes import START_SECONDS, Child
+from palaestra.envs.running.processes import START_SECONDS, WorkerProcess
 from palaestra.errors import Broken
 
 PROCESSES = min(4, os.cpu_count() or 1)
@@ -135,7 +135,7 @@ class _Worker:
         self.kind, self.megabytes = kind, megabytes
         self.ready: set[str] = set()
         try:
-            self.child = Child()
+            self.child = WorkerProcess()
         except OSError as error:
             raise Broken(f"no process could be started for {kind.__name__}: {error}") from error
 

@@ -32,14 +32,14 @@ from palaestra.episode import Attempt
 from palaestra.errors import EnvironmentDefect
 from palaestra.stages import counted, formatted_answer, parsed_calls, valid_calls
 
-__all__ = ["Progressive", "Stage", "marked_answer", "parsed_calls", "valid_calls"]
+__all__ = ["RewardStage", "StagedReward", "marked_answer", "parsed_calls", "valid_calls"]
 
 Measure = Callable[[Attempt], float | Awaitable[float]]
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RewardStage:
     """One stage: a measure from 0 to 1, its weight, and the score from which on it is cleared."""
 
     name: str
@@ -61,10 +61,10 @@ class Stage:
             )
 
 
-class Progressive:
+class StagedReward:
     """A reward made of stages, for an environment's `reward`; the last stage is called "success"."""
 
-    def __init__(self, *stages: Stage) -> None:
+    def __init__(self, *stages: RewardStage) -> None:
         names = [stage.name for stage in stages]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -77,7 +77,7 @@ class Progressive:
         self.stages = stages
         self.parts: Mapping[str, RewardPart] = {stage.name: RewardPart(weight=stage.weight) for stage in stages}
         """Stages as reward parts; a class whose `reward` this is has them as its `parts`."""
-        check_declared("Progressive", self.parts)
+        check_declared("StagedReward", self.parts)
         self.waits = any(_is_async(stage.measure) for stage in stages)
         """True where a stage asks a judge, so that the reward has to be awaited."""
 
@@ -130,7 +130,7 @@ def _is_async(measure: Measure) -> bool:
     return inspect.iscoroutinefunction(measure) or inspect.iscoroutinefunction(type(measure).__call__)
 
 
-def _checked(stage: Stage, value: Any) -> float:
+def _checked(stage: RewardStage, value: Any) -> float:
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()

@@ -161,7 +161,7 @@ def say(message: Any, token: str = "") -> None:
 # The agent's end.
 
 
-class Program:
+class RemoteProgram:
     def __init__(self, source: str, context: str, name: str) -> None:
         """Compile the source without running it. `context` runs before it in the same module; its `name` is dropped."""
         self.name = name

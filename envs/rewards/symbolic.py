@@ -48,7 +48,7 @@ def _require() -> None:
         raise MissingExtra("math-verify", "code", "comparing answers that are no plain numbers")
 
 
-class Comparison:
+class SymbolicEqualityJob:
     """Question kind of the processes (`limited_processes`): comparing two answers with math-verify."""
 
     @staticmethod
@@ -71,4 +71,7 @@ class Comparison:
         return str(bool(expected and actual) and verify(expected, actual, timeout_seconds=None))
 
 
-_light, _others = LimitedProcesses(Comparison, SECONDS, MEGABYTES), LimitedProcesses(Comparison, SECONDS, MEGABYTES)
+_light, _others = (
+    LimitedProcesses(SymbolicEqualityJob, SECONDS, MEGABYTES),
+    LimitedProcesses(SymbolicEqualityJob, SECONDS, MEGABYTES),
+)

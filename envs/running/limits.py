@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Protocol
 
 
-class Standing(Protocol):
+class QueuedCall(Protocol):
     """A call in the queue of a limit."""
 
     admitted: bool
@@ -34,7 +34,7 @@ class Limit:
         self._next_turn = 0.0
         """Earliest time for the next call, by those that have begun."""
 
-    def enter(self, job: Standing) -> bool:
+    def enter(self, job: QueuedCall) -> bool:
         """Return True if the call may begin now; otherwise queue it, and `leave` will return it."""
         with self._lock:
             if self.concurrency is not None and self._inside >= self.concurrency:
@@ -44,7 +44,7 @@ class Limit:
             job.admitted = True
             return True
 
-    def leave(self, job: Standing) -> Any | None:
+    def leave(self, job: QueuedCall) -> Any | None:
         """Release the place of a call that is over or dropped, and return the next to begin. May be called twice."""
         with self._lock:
             if not job.admitted:

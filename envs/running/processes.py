@@ -30,7 +30,7 @@ _mine = threading.local()
 """Process of each thread of the pool."""
 
 
-class Child:
+class WorkerProcess:
     """A process and the socket to it."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Child:
 
 def run_in_process(work: Work) -> None:
     """Run a job in this thread's process. Never raises."""
-    child: Child | None = None
+    child: WorkerProcess | None = None
     started = time.perf_counter()
     try:
         child = _own_child()
@@ -125,23 +125,23 @@ def run_in_process(work: Work) -> None:
             child.take(None)
 
 
-def _own_child() -> Child:
-    child: Child | None = getattr(_mine, "child", None)
+def _own_child() -> WorkerProcess:
+    child: WorkerProcess | None = getattr(_mine, "child", None)
     if child is None or child.process.poll() is not None:
         _forget(child)
         try:
-            child = _mine.child = Child()
+            child = _mine.child = WorkerProcess()
         except OSError as error:
             raise Broken(f"no process could be started: {error}") from error
     return child
 
 
-def _forget(child: Child | None) -> str:
+def _forget(child: WorkerProcess | None) -> str:
     _mine.child = None
     return "" if child is None else child.ended()
 
 
-def _run(work: Work, child: Child) -> float:
+def _run(work: Work, child: WorkerProcess) -> float:
     """Send the job, wait for its value, and return when it began."""
     assert isinstance(work.run, InProcess)
     if work.over:  # The job was dropped before it began.

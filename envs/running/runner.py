@@ -16,7 +16,7 @@ from palaestra.envs.running.inbox import Inbox, leave_line
 from palaestra.envs.running.limits import LIMITS
 from palaestra.envs.running.loop import Lag, LoopThread
 from palaestra.envs.running.processes import run_in_process
-from palaestra.envs.running.work import Mode, Pending, Work
+from palaestra.envs.running.work import Pending, Work, WorkMode
 from palaestra.errors import Broken, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -43,7 +43,7 @@ class Runner:
     def start(self, pendings: Iterable[Pending], inbox: Inbox) -> None:
         """Start every job of these Pendings. It is best to start many together: a wake-up of the loop costs as much as
         a call."""
-        going: dict[Mode, list[Work]] = {}
+        going: dict[WorkMode, list[Work]] = {}
         now = time.monotonic()
         for pending in pendings:
             pending.runner, pending.inbox = self, inbox
@@ -75,9 +75,9 @@ class Runner:
     def abandon(self, work: Work) -> None:
         """Drop a running job: a late result is ignored, a thread replaced, a process killed."""
         mode = work.conditions.mode
-        if mode is Mode.BLOCKING:
+        if mode is WorkMode.BLOCKING:
             self._crew.write_off(work)
-        elif mode is Mode.ASYNC:
+        elif mode is WorkMode.ASYNC:
             self._cancel(work)
         elif work.child is not None:
             work.child.stop(work)
@@ -100,15 +100,15 @@ class Runner:
         for loop in loops:
             loop.stop()
 
-    def _go(self, mode: Mode, works: Sequence[Work]) -> None:
+    def _go(self, mode: WorkMode, works: Sequence[Work]) -> None:
         """Start jobs where their mode says."""
         try:
-            if mode is Mode.ASYNC:
+            if mode is WorkMode.ASYNC:
                 loop = self._open_loop()
                 # Timers start now: jobs on a blocked loop must pass their deadlines too.
                 works[0].pending.inbox.begin(works)
                 loop.submit(works)
-            elif mode is Mode.PROCESS:
+            elif mode is WorkMode.PROCESS:
                 _shared_processes().put(works)
             else:
                 self._crew.put(works)

@@ -27,7 +27,7 @@ _spread = random.Random()
 """Separate random generator, so that no episode's randomness depends on a server's failures."""
 
 
-class Mode(StrEnum):
+class WorkMode(StrEnum):
     """Place where a job runs."""
 
     INLINE = "inline"
@@ -44,7 +44,7 @@ class Mode(StrEnum):
 class Conditions:
     """Place, timeout, retries and limit of a job. One object serves many jobs."""
 
-    mode: Mode
+    mode: WorkMode
     seconds: float
     """Timeout in seconds, from when the job begins."""
     retries: int = 0
@@ -102,7 +102,7 @@ class Work:
     def patience(self) -> float:
         """Seconds after which it is late. A process is killed earlier by its thread; this is a second check."""
         conditions = self.conditions
-        return conditions.seconds + KILL_SECONDS if conditions.mode is Mode.PROCESS else conditions.seconds
+        return conditions.seconds + KILL_SECONDS if conditions.mode is WorkMode.PROCESS else conditions.seconds
 
     def rings(self, share: float) -> float:
         """Return the time at which `share` of the timeout has passed."""

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, get_args
 from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Limited, Result
-from palaestra.envs.sandboxes.runner.wire import RESULT, RUN, Head, Header, pack
+from palaestra.envs.sandboxes.runner.wire import RESULT, RUN, FrameHead, Header, pack
 from palaestra.envs.sandboxes.sandbox import Execution, Files, Sandbox, Session, run_blocking
 from palaestra.envs.sandboxes.streams import SPARE_BYTES, Stream
 from palaestra.errors import Broken, SandboxUnavailable, UsageError
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 @statically_frozen
-class Request(Generic[T]):
+class FrameRequest(Generic[T]):
     """A frame to send, with the timeout and the largest body of its reply, and the function that reads the reply."""
 
     frame: bytes
-    read: Callable[[Head, bytes], T]
+    read: Callable[[FrameHead, bytes], T]
     body_bytes: int = SPARE_BYTES
     seconds: float = 0.0
 
@@ -56,7 +56,7 @@ def _opening(operation: str, limits: Limits, files: Files | None, *rest: bytes) 
     return pack({"op": operation, "limits": asdict(limits), "files": sizes_by_path}, *contents.values(), *rest)
 
 
-def run_request(asked: Execution, alone: bool = False) -> Request[Result] | Result:
+def run_request(asked: Execution, alone: bool = False) -> FrameRequest[Result] | Result:
     """Return the request of a run, `alone` with its limits and files, or a Result if the program is too large."""
     program, timeout, stdin, show_last, limits, files = asked
     if isinstance(program, str):
@@ -71,10 +71,10 @@ def run_request(asked: Execution, alone: bool = False) -> Request[Result] | Resu
             return Result(exit_code=1, limit_hit="code", stderr=text, stderr_bytes=len(text))
     run = RUN.pack(is_command, show_last, seconds, len(content))
     frame = _opening("once", limits, files, run, content, stdin) if alone else pack(run, content, stdin)
-    return Request(frame, read_result, 3 * limits.output_bytes + SPARE_BYTES, seconds)
+    return FrameRequest(frame, read_result, 3 * limits.output_bytes + SPARE_BYTES, seconds)
 
 
-def read_result(head: Head, body: bytes) -> Result:
+def read_result(head: FrameHead, body: bytes) -> Result:
     """Return the Result of a reply. Each field is checked."""
     if not isinstance(head, bytes):
         checked(head)
@@ -95,7 +95,7 @@ def read_result(head: Head, body: bytes) -> Result:
     return Result(stdout, stderr, text, *ended, late, oom, _LIMITED[limit], out_all, err_all, lost, seconds, cpu, rss)
 
 
-def checked(head: Head, path: str | None = None) -> Header:
+def checked(head: FrameHead, path: str | None = None) -> Header:
     """Return the head of a reply, or raise the error that it contains. `path` is the file of an OSError."""
     if isinstance(head, bytes):
         raise Broken("the sandbox's runner sent a result that nobody asked for")
@@ -112,7 +112,7 @@ def checked(head: Head, path: str | None = None) -> Header:
     raise Broken(text)
 
 
-def _acknowledged(head: Head, body: bytes) -> Header:
+def _acknowledged(head: FrameHead, body: bytes) -> Header:
     return checked(head)
 
 
@@ -142,25 +142,27 @@ class FramedSession(Session):
         if len(arguments.content("data", data)) > self.limits.file_bytes:
             raise OSError(27, f"{len(data)} bytes; a file may have {self.limits.file_bytes}", path)
         frame = pack({"op": "put", "path": arguments.path_of(path)}, data)
-        await self._call(Request(frame, lambda head, body: checked(head, path)), blocking)
+        await self._call(FrameRequest(frame, lambda head, body: checked(head, path)), blocking)
 
     async def _get(self, path: str, blocking: bool) -> bytes:
         frame = pack({"op": "get", "path": arguments.path_of(path)})
         body_bytes = self.limits.file_bytes + SPARE_BYTES
-        return await self._call(Request(frame, lambda head, body: (checked(head, path), body)[1], body_bytes), blocking)
+        return await self._call(
+            FrameRequest(frame, lambda head, body: (checked(head, path), body)[1], body_bytes), blocking
+        )
 
     async def _listdir(self, path: str, blocking: bool) -> list[str]:
         frame = pack({"op": "listdir", "path": arguments.path_of(path)})
         body_bytes = self.limits.scratch_files * 2048 + SPARE_BYTES
-        return await self._call(Request(frame, lambda head, body: _names(head, body, path), body_bytes), blocking)
+        return await self._call(FrameRequest(frame, lambda head, body: _names(head, body, path), body_bytes), blocking)
 
     async def _reset(self, blocking: bool) -> None:
-        await self._call(Request(pack({"op": "reset"}), _acknowledged), blocking)
+        await self._call(FrameRequest(pack({"op": "reset"}), _acknowledged), blocking)
 
     async def _fork(self, blocking: bool) -> Session:
         self._take()
         try:
-            request = Request(pack({"op": "fork", "of": self._name}), _acknowledged)
+            request = FrameRequest(pack({"op": "fork", "of": self._name}), _acknowledged)
             fork: Session = await self._begin(self._stream.beside(), request, self.limits, blocking)
             return fork
         finally:
@@ -188,7 +190,7 @@ class FramedSession(Session):
         self._closed = True
         self._stream.forget()
 
-    async def _call(self, request: Request[T], blocking: bool) -> T:
+    async def _call(self, request: FrameRequest[T], blocking: bool) -> T:
         self._take()
         try:
             stream = self._stream  # The same as `Request.over`, but faster by one coroutine.
@@ -220,14 +222,16 @@ class FramedSandbox(Sandbox):
         """Return a stream for one new session."""
 
     @abstractmethod
-    async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
+    async def _alone(self, request: FrameRequest[Result], limits: Limits, blocking: bool) -> Result:
         """Run a program without a session."""
 
     async def _start(self, files: Files | None, limits: Limits, blocking: bool) -> FramedSession:
-        request = Request(_opening("start", limits, files), _acknowledged)
+        request = FrameRequest(_opening("start", limits, files), _acknowledged)
         return await self._begin(await self._connect(limits, blocking), request, limits, blocking)
 
-    async def _begin(self, stream: Stream, request: Request[Header], limits: Limits, blocking: bool) -> FramedSession:
+    async def _begin(
+        self, stream: Stream, request: FrameRequest[Header], limits: Limits, blocking: bool
+    ) -> FramedSession:
         name = (await request.first_over(stream, blocking)).get("session")
         session = FramedSession(self._begin, stream, limits, name)
         self._sessions.add(session)
@@ -238,7 +242,7 @@ class FramedSandbox(Sandbox):
         return request if isinstance(request, Result) else await self._alone(request, asked.limits, blocking)
 
 
-def _names(head: Head, body: bytes, path: str) -> list[str]:
+def _names(head: FrameHead, body: bytes, path: str) -> list[str]:
     checked(head, path)
     try:
         names = json.loads(body)

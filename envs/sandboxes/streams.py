@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from palaestra.envs.sandboxes.runner.wire import FrameError, Head, Reader, pack
+from palaestra.envs.sandboxes.runner.wire import FrameError, FrameHead, FrameReader, pack
 from palaestra.errors import Broken, UsageError
 
 SPARE_BYTES = 2**16
@@ -25,7 +25,7 @@ class Stream(ABC):
     """Seconds to wait for a reply beyond the time of a run: a zygote may warm up first, or memory must be freed."""
 
     @abstractmethod
-    async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[Head, bytes]:
+    async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[FrameHead, bytes]:
         """Send a frame and return the reply; raise `Broken` if none comes.
 
         Cancelling it, or a Ctrl-C, drops the stream, and so ends the run.
@@ -61,9 +61,9 @@ class SocketStream(Stream):
         self._in_use = False
         self.dropped = False
 
-    async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[Head, bytes]:
+    async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[FrameHead, bytes]:
         self._in_use = True
-        reader = Reader(body_bytes)
+        reader = FrameReader(body_bytes)
         try:
             if blocking:
                 return self._exchange_blocking(frame, reader, seconds)
@@ -82,7 +82,7 @@ class SocketStream(Stream):
             if self.dropped:
                 self._socket.close()
 
-    def _exchange_blocking(self, frame: bytes, reader: Reader, seconds: float) -> tuple[Head, bytes]:
+    def _exchange_blocking(self, frame: bytes, reader: FrameReader, seconds: float) -> tuple[FrameHead, bytes]:
         deadline = time.monotonic() + seconds
         if self._patience != seconds:
             self._block_for(seconds)
@@ -128,7 +128,7 @@ class SocketStream(Stream):
         return error
 
 
-def _feed(reader: Reader, data: bytes) -> None:
+def _feed(reader: FrameReader, data: bytes) -> None:
     if not data:
         raise EOFError
     reader.feed(data)

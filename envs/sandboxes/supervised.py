@@ -22,7 +22,7 @@ _RUNNER = Path(__file__).parent / "runner"
 _REASON_BYTES = 2000
 
 
-class Supervisor:
+class SupervisorProcess:
     """The supervisor's process, and the socket over which sessions are opened."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

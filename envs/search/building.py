@@ -18,10 +18,10 @@ from uuid import uuid4
 
 import numpy as np
 
-from palaestra.envs.search.corpus import Columns, Fault, read_corpus
+from palaestra.envs.search.corpus import Columns, InvalidDocument, read_corpus
 from palaestra.envs.search.documents import Writing, id_hash
 from palaestra.envs.search.embedded import add, library, schema, writer_of
-from palaestra.envs.search.folder import FORMAT, MANIFEST, PROGRESS, Folder, close_folder, refuse_links
+from palaestra.envs.search.folder import FORMAT, MANIFEST, PROGRESS, IndexFolder, close_folder, refuse_links
 from palaestra.envs.search.index import Document
 from palaestra.errors import UsageError
 
@@ -51,7 +51,7 @@ def build(
     columns: Columns = Columns(),  # noqa: B008  (frozen)
     told: Callable[[Stand, float], None] = lambda stand, seconds: None,
     fault: Callable[[str], None] = lambda text: None,
-) -> Folder:
+) -> IndexFolder:
     """Index a corpus. `told` gets the progress every few seconds, `fault` the reason for each row left out."""
     folder, source = Path(to).expanduser(), Path(corpus).expanduser()
     settings = {"format": FORMAT, "corpus": str(source.absolute()), "columns": asdict(columns)}
@@ -72,7 +72,7 @@ def build(
         raise UsageError(f"the half-written index {to} is damaged; delete it and build it again")
     _Building(folder, settings, index, writer, stand, told, fault).run(rows)
     done = _stands(folder)[-1]
-    result = Folder(folder, uuid4().hex, done.documents, {}, settings["corpus"], done.skipped)  # type: ignore[arg-type]
+    result = IndexFolder(folder, uuid4().hex, done.documents, {}, settings["corpus"], done.skipped)  # type: ignore[arg-type]
     close_folder(result)
     os.remove(folder / PROGRESS)
     return result
@@ -122,7 +122,7 @@ class _Building:
         """Hashes of the ids of the current batch."""
         self._note([stand])
 
-    def run(self, rows: Iterator[Document | Fault]) -> None:
+    def run(self, rows: Iterator[Document | InvalidDocument]) -> None:
         """Index all remaining rows."""
         try:
             self._run(rows)
@@ -130,12 +130,12 @@ class _Building:
             self.texts.close()
             self.writer = None  # It holds a lock until it goes.
 
-    def _run(self, rows: Iterator[Document | Fault]) -> None:
+    def _run(self, rows: Iterator[Document | InvalidDocument]) -> None:
         began = reported_at = time.monotonic()
         first = ""
         for row in islice(rows, self.saved.rows, None):
             self.rows += 1
-            reason = str(row) if isinstance(row, Fault) else self._add(row)
+            reason = str(row) if isinstance(row, InvalidDocument) else self._add(row)
             if reason:
                 first = first or reason
                 self.skipped += 1

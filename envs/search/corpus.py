@@ -1,7 +1,7 @@
 """The documents of a corpus: rows of JSONL, JSON, CSV or parquet files, and files of HTML or text, alone or in folders.
 
-The columns are found by their usual names, or named. Whatever cannot be read is a `Fault` with its place, so that a
-build can count it and go on. Left out: compressed files, PDF, and splitting long documents.
+The columns are found by their usual names, or named. What cannot be read is an `InvalidDocument` with its place,
+so that a build can count it and continue. Left out: compressed files, PDF, and splitting long documents.
 """
 
 import os
@@ -45,7 +45,7 @@ _ENDING = ",".join(sorted(_BLOCKS | _HEADINGS))
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InvalidDocument:
     """A row or a file that could not be read as a document."""
 
     place: str
@@ -73,7 +73,7 @@ class Columns:
         return None
 
 
-def read_corpus(path: Path, columns: Columns) -> Iterator[Document | Fault]:
+def read_corpus(path: Path, columns: Columns) -> Iterator[Document | InvalidDocument]:
     """Yield every document or fault, always in the same order."""
     if not path.exists():
         raise UsageError(f"the corpus {path} does not exist; expected a file, or a folder of files")
@@ -103,17 +103,17 @@ def _files(folder: Path) -> Iterator[Path]:
 # Rows
 
 
-def _rows(file: Path, where: str, columns: Columns) -> Iterator[Document | Fault]:
+def _rows(file: Path, where: str, columns: Columns) -> Iterator[Document | InvalidDocument]:
     try:
         called, rows = read_rows(file)
         for row in rows:
             place = f"{where}{called} {row.number}"
             outcome = row.fault or _document(row, f"{where}{row.number}" if where else str(row.number), columns)
-            yield Fault(place, outcome) if isinstance(outcome, str) else outcome
+            yield InvalidDocument(place, outcome) if isinstance(outcome, str) else outcome
     except TaskFileError as error:
         if not where:
             raise
-        yield Fault(where.rstrip(", "), str(error).partition(": ")[2])
+        yield InvalidDocument(where.rstrip(", "), str(error).partition(": ")[2])
 
 
 def _document(row: Row, number: str, columns: Columns) -> Document | str:
@@ -158,25 +158,25 @@ def _one_line(text: str) -> str:
 # Files
 
 
-def _file(file: Path, place: str) -> Document | Fault:
+def _file(file: Path, place: str) -> Document | InvalidDocument:
     """A file as one document, by its path in the corpus."""
     try:
         size = file.stat().st_size
         if size > FILE_BYTES:
-            return Fault(place, f"has {size:,} bytes; at most {FILE_BYTES:,} are read as one document")
+            return InvalidDocument(place, f"has {size:,} bytes; at most {FILE_BYTES:,} are read as one document")
         data = file.read_bytes()
     except OSError as error:
-        return Fault(place, f"cannot be read: {error.strerror}")
+        return InvalidDocument(place, f"cannot be read: {error.strerror}")
     if file.suffix.lower() in PAGES:
         title, text = page_text(data)
     else:
         if b"\0" in data[:8192]:
-            return Fault(place, "is no text: it holds null bytes")
+            return InvalidDocument(place, "is no text: it holds null bytes")
         text = data.decode("utf-8", "replace")
         first = text.lstrip().partition("\n")[0]
         title = first.lstrip("# ").strip() if first.startswith("# ") else file.stem
     if not text.strip():
-        return Fault(place, "has no text")
+        return InvalidDocument(place, "has no text")
     return clean(place, title or file.stem, text)
 
 

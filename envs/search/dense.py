@@ -16,7 +16,7 @@ import numpy as np
 
 from palaestra.envs.search.documents import Stored
 from palaestra.envs.search.embedding import Embedder, Vectors
-from palaestra.envs.search.folder import Folder, close_folder, open_folder, refuse_links
+from palaestra.envs.search.folder import IndexFolder, close_folder, open_folder, refuse_links
 from palaestra.envs.search.index import Document, Hit
 from palaestra.envs.search.words import content_words, passage
 from palaestra.errors import MissingExtra, UsageError
@@ -109,7 +109,7 @@ def library() -> Any:
 
 def add_vectors(
     path: Path, embedder: Embedder, told: Callable[[int, int], None] = lambda done, of: None, flat: int = FLAT_VECTORS
-) -> Folder:
+) -> IndexFolder:
     """Give an index of words its vectors; what an interrupted run has embedded is kept.
 
     `told` hears how many of how many documents are embedded. More vectors than `flat` are put in lists.

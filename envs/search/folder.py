@@ -19,7 +19,7 @@ PROGRESS = "progress.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class IndexFolder:
     """An index that is complete."""
 
     path: Path
@@ -36,7 +36,7 @@ class Folder:
     format: int = FORMAT
 
 
-def open_folder(path: str | Path, engine: str) -> Folder:
+def open_folder(path: str | Path, engine: str) -> IndexFolder:
     """What an index says of itself; a UsageError that says what to do where it cannot be used."""
     folder = Path(path).expanduser()
     build = f"palaestra index build CORPUS --to {path}"
@@ -52,7 +52,7 @@ def open_folder(path: str | Path, engine: str) -> Folder:
                 f"the index {path} has the format {meta['format']!r}, and this palaestra reads {FORMAT}; delete it and "
                 f"build it again: `{build}`"
             )
-        found_folder = Folder(folder, **meta)
+        found_folder = IndexFolder(folder, **meta)
         wrong = [(name, _size(folder / name)) for name, size in found_folder.sizes.items()]
         wrong = [(name, size) for name, size in wrong if size != found_folder.sizes[name]]
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -74,7 +74,7 @@ def refuse_links(folder: Path) -> None:
         raise UsageError(f"{link} is a link, and an index is written inside its own folder; build it in a new one")
 
 
-def close_folder(folder: Folder) -> None:
+def close_folder(folder: IndexFolder) -> None:
     """Write down that it is complete, with the sizes of its files."""
     sizes = {str(file.relative_to(folder.path)): _size(file) for file in files_of(folder.path)}
     manifest = {name: value for name, value in asdict(folder).items() if name != "path"} | {"sizes": sizes}

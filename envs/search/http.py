@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.endpoint.config import Secret, address_of
-from palaestra.endpoint.http import Again, HttpClient, Response
+from palaestra.endpoint.http import HttpClient, Response, RetryableError
 from palaestra.envs.search.embedding import Embedder
 from palaestra.envs.search.index import Document, Hit
 from palaestra.envs.search.mappings import Form, at, filled, form_of, names_in
@@ -184,7 +184,7 @@ class HttpSearch:
                 async with asyncio.timeout(self.seconds):
                     return self._read(await self._http.send(path, body, ANSWER_BYTES), missing)
             except TimeoutError:
-                raise Again(f"no answer within {self.seconds:g} s") from None
+                raise RetryableError(f"no answer within {self.seconds:g} s") from None
 
         async with self._room:
             return await self._http.retried(attempt, patience, _FIRST_WAIT, seconds=self.seconds)
@@ -199,7 +199,7 @@ class HttpSearch:
         if missing and status == 404:
             raise ToolError(f"there is no document {missing[:80]!r}")
         if status in _AGAIN:
-            raise Again(details, response.wait)
+            raise RetryableError(details, response.wait)
         if status in _REFUSED:
             raise ToolError(f"the search engine refused the query; {details}")
         if status != 200:
@@ -207,7 +207,7 @@ class HttpSearch:
         try:
             return json.loads(response.body)
         except (ValueError, RecursionError):
-            raise Again(f"{details}, which is no JSON") from None
+            raise RetryableError(f"{details}, which is no JSON") from None
 
     def _hits(self, answer: Any, query: str, k: int) -> list[Hit]:
         results = at(answer, self.form.results)

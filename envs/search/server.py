@@ -33,7 +33,7 @@ def application(index: Index, token: str = "") -> "Starlette":
         from starlette.routing import Route
     except ImportError as error:
         raise MissingExtra("starlette", "serve", "serving an index") from error
-    front = _Front(index, token.encode())
+    front = _SearchHTTPApp(index, token.encode())
     routes = [
         Route("/retrieve", front.guarded(front.retrieve), methods=["POST"]),
         Route("/document", front.guarded(front.document), methods=["GET"]),
@@ -46,7 +46,7 @@ def serve(index: Index, host: str, port: int, token: str, ready: Callable[[str],
     listen(application(index, token), host, port, connections=_CONNECTIONS, ready=ready)
 
 
-class _Front:
+class _SearchHTTPApp:
     """The HTTP handlers of the index."""
 
     def __init__(self, index: Index, token: bytes) -> None:

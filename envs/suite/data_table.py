@@ -25,7 +25,7 @@ from palaestra.envs.rewards.answer import MARK, final_answer, reading
 from palaestra.envs.rewards.mathematics import settled
 from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.rewards.structure import holds_mathematics
-from palaestra.envs.suite.data_table_world import CATEGORIES, CITIES, MONTHS, PRODUCTS, World, draw_world
+from palaestra.envs.suite.data_table_world import CATEGORIES, CITIES, MONTHS, PRODUCTS, OrderTables, draw_world
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
@@ -47,11 +47,11 @@ _PARAMETERS: Mapping[str, Sequence[str]] = {
 
 
 @dataclass(frozen=True)
-class Family:
+class TableQuestionTemplate:
     """A question template with its answer from the world's rows, and a program that finds the answer in the files."""
 
     question: str
-    answer: Callable[[World, Mapping[str, str]], object]
+    answer: Callable[[OrderTables, Mapping[str, str]], object]
     """Function that computes the answer. It returns None if two answers are right."""
     program: str
 
@@ -62,16 +62,16 @@ def _most(amounts: Mapping[str, int]) -> str | None:
     return best[0][0] if best and (len(best) == 1 or best[0][1] > best[1][1]) else None
 
 
-def _units(world: World, asked: Mapping[str, str]) -> int:
+def _units(world: OrderTables, asked: Mapping[str, str]) -> int:
     return sum(n for order, n, _ in world.paid() if (order.product, order.month) == (asked["product"], asked["month"]))
 
 
-def _earned(world: World, asked: Mapping[str, str]) -> int:
+def _earned(world: OrderTables, asked: Mapping[str, str]) -> int:
     key = (asked["category"], asked["month"])
     return sum(sum_ for order, _, sum_ in world.paid() if (world.categories[order.product], order.month) == key)
 
 
-def _spent_most(world: World, asked: Mapping[str, str]) -> str | None:
+def _spent_most(world: OrderTables, asked: Mapping[str, str]) -> str | None:
     amounts: Counter[str] = Counter()
     for order, _, amount in world.paid():
         if world.city(order) == asked["city"]:
@@ -79,7 +79,7 @@ def _spent_most(world: World, asked: Mapping[str, str]) -> str | None:
     return _most(amounts)
 
 
-def _best_month(world: World, asked: Mapping[str, str]) -> str | None:
+def _best_month(world: OrderTables, asked: Mapping[str, str]) -> str | None:
     earned: Counter[str] = Counter()
     for order, _, amount in world.paid():
         if world.categories[order.product] == asked["category"]:
@@ -87,20 +87,20 @@ def _best_month(world: World, asked: Mapping[str, str]) -> str | None:
     return _most(earned)
 
 
-def _days(world: World, asked: Mapping[str, str]) -> int:
+def _days(world: OrderTables, asked: Mapping[str, str]) -> int:
     return len({order.day for order in world.orders if world.city(order) == asked["city"]})
 
 
-def _cancelled(world: World, asked: Mapping[str, str]) -> int:
+def _cancelled(world: OrderTables, asked: Mapping[str, str]) -> int:
     return sum(order.quantity is None for order in world.orders if world.city(order) == asked["city"])
 
 
-def _median(world: World, asked: Mapping[str, str]) -> float | None:
+def _median(world: OrderTables, asked: Mapping[str, str]) -> float | None:
     quantities = [quantity for order, quantity, _ in world.paid() if order.product == asked["product"]]
     return median(quantities) if quantities else None
 
 
-def _average_price(world: World, asked: Mapping[str, str]) -> str:
+def _average_price(world: OrderTables, asked: Mapping[str, str]) -> str:
     prices = [price for name, price in world.prices.items() if world.categories[name] == asked["category"]]
     return f"{sum(prices) / len(prices):.2f}"
 
@@ -110,47 +110,47 @@ _PEOPLE = "people = dict(shop.execute('select id, name from customers where city
 _MINE = "mine = [row for row in orders if int(row['customer']) in people]\n"
 _AMOUNT = "int(row['quantity']) * price[row['product']]"
 FAMILIES = (
-    Family(
+    TableQuestionTemplate(
         "How many units of {product} were ordered in {month}?", _units,
         "sum(int(row['quantity'] or 0) for row in orders\n"
         "    if row['product'] == '{product}' and months[int(row['day'][5:7]) - 1] == '{month}')",
     ),
-    Family(
+    TableQuestionTemplate(
         "What did the orders of {category} products come to in {month}?", _earned,
         _PRICES + f"sum({_AMOUNT} for row in orders if row['quantity'] and row['product'] in price\n"
         "    and months[int(row['day'][5:7]) - 1] == '{month}')",
     ),
-    Family(
+    TableQuestionTemplate(
         "Which customer from {city} spent the most?", _spent_most,
         _PEOPLE + _MINE + "price = dict(shop.execute('select name, price from products'))\nspent = Counter()\n"
         f"for row in mine:\n    if row['quantity']: spent[people[int(row['customer'])]] += {_AMOUNT}\n"
         "print(max(spent, key=spent.get))",
     ),
-    Family(
+    TableQuestionTemplate(
         "In which month did {category} products earn the most?", _best_month,
         _PRICES + "earned = Counter()\nfor row in orders:\n    if row['quantity'] and row['product'] in price:\n"
         f"        earned[months[int(row['day'][5:7]) - 1]] += {_AMOUNT}\nprint(max(earned, key=earned.get))",
     ),
-    Family(
+    TableQuestionTemplate(
         "On how many different days were there orders, cancelled ones too, from customers in {city}?", _days,
         _PEOPLE + _MINE + "len(set(row['day'] for row in mine))",
     ),
-    Family(
+    TableQuestionTemplate(
         "How many orders of customers in {city} were cancelled?", _cancelled,
         _PEOPLE + _MINE + "sum(not row['quantity'] for row in mine)",
     ),
-    Family(
+    TableQuestionTemplate(
         "What is the median quantity of {product} in an order?", _median,
         "median(int(row['quantity']) for row in orders if row['quantity'] and row['product'] == '{product}')",
     ),
-    Family(
+    TableQuestionTemplate(
         "What do {category} products cost on average, to two decimals?", _average_price,
         _PRICES + "round(mean(price.values()), 2)",
     ),
 )  # fmt: skip
 
 
-class Files(Python):
+class TableFiles(Python):
     """Python in the folder with the shop's files."""
 
     def files(self, task: Task) -> Mapping[str, bytes]:
@@ -168,7 +168,7 @@ class DataTable(ToolEnv):
     def __init__(self, split: str = "train", tasks: str | None = None, sandbox: Where = "local") -> None:
         """`sandbox` is where programs run."""
         super().__init__(split, tasks)
-        self.toolkits = in_sandbox(sandbox, Files)
+        self.toolkits = in_sandbox(sandbox, TableFiles)
 
     def task(self, rng: np.random.Generator) -> Task:
         """Draw a world, and a question with exactly one answer in it."""

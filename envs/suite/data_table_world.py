@@ -27,7 +27,7 @@ MOST_UNITS = 60
 CANCELLED_SHARE = 0.2
 
 
-class Order(NamedTuple):
+class OrderRow(NamedTuple):
     """One line of orders.csv. A cancelled order has no quantity."""
 
     number: int
@@ -42,28 +42,28 @@ class Order(NamedTuple):
 
 
 @dataclass(frozen=True)
-class World:
+class OrderTables:
     """The rows of all files of one shop."""
 
     prices: dict[str, int]
     categories: dict[str, str]
     customers: dict[int, tuple[str, str]]
     """Name and city of each customer, by number."""
-    orders: tuple[Order, ...]
+    orders: tuple[OrderRow, ...]
 
-    def paid(self) -> Iterator[tuple[Order, int, int]]:
+    def paid(self) -> Iterator[tuple[OrderRow, int, int]]:
         """Yield each order that was not cancelled, with its quantity and its total price."""
         for order in self.orders:
             if order.quantity is not None:
                 yield order, order.quantity, order.quantity * self.prices[order.product]
 
-    def city(self, order: Order) -> str:
+    def city(self, order: OrderRow) -> str:
         return self.customers[order.customer][1]
 
     def files(self) -> dict[str, bytes]:
         text = io.StringIO(newline="")
         writer = csv.writer(text)
-        writer.writerow(Order._fields)
+        writer.writerow(OrderRow._fields)
         writer.writerows(self.orders)  # None is written as nothing.
         database = sqlite3.connect(":memory:")
         try:
@@ -80,7 +80,7 @@ class World:
 
 
 @lru_cache(maxsize=256)
-def draw_world(number: int) -> World:
+def draw_world(number: int) -> OrderTables:
     rng = np.random.default_rng(number)
     prices = {name: int(rng.integers(3, 90)) for name in PRODUCTS}
     categories = {name: CATEGORIES[at % len(CATEGORIES)] for at, name in enumerate(rng.permutation(PRODUCTS).tolist())}
@@ -97,7 +97,7 @@ def draw_world(number: int) -> World:
         (rng.random(ORDERS) < CANCELLED_SHARE).tolist(),
     )
     orders = tuple(
-        Order(1000 + at, f"{YEAR}-{month:02}-{day:02}", 101 + who, PRODUCTS[what], None if cancelled else quantity)
+        OrderRow(1000 + at, f"{YEAR}-{month:02}-{day:02}", 101 + who, PRODUCTS[what], None if cancelled else quantity)
         for at, (month, day, who, what, quantity, cancelled) in enumerate(zip(*columns, strict=True))
     )
-    return World(prices, categories, customers, orders)
+    return OrderTables(prices, categories, customers, orders)

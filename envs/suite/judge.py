@@ -36,7 +36,7 @@ _RESULT = re.compile(r"A tool's result:\n\| (.*)")
 _SAID = re.compile(r"The agent says:\n\| (.*)")
 
 
-class Judge(ToolEnv):
+class JudgeEnv(ToolEnv):
     """Judge an episode: three blocks, the last one a score."""
 
     max_turns = 1

@@ -28,12 +28,12 @@ from palaestra.envs import RewardPart, Task, ToolEnv
 from palaestra.envs.core.backends import Where
 from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.rewards.bleu import length, length_aware_bleu, wordiness
-from palaestra.envs.rewards.judge import Verdict, who_judges
+from palaestra.envs.rewards.judge import AnswerScore, who_judges
 from palaestra.envs.search.index import Index
 from palaestra.envs.search.remembered import Remembered
 from palaestra.envs.suite.long_qa_world import (
     Fact,
-    Service,
+    ProductFacts,
     asked_in,
     claims,
     draw_facts,
@@ -120,24 +120,24 @@ class LongQA(ToolEnv):
         other = sorted(value for kind, value in claimed if kind not in {kind for kind, _, _ in facts})
         return "\n".join([*lines, *([f"also claimed: {', '.join(other)}"] if other else [])]) + long
 
-    def _checked(self, attempt: Attempt) -> Verdict:
+    def _checked(self, attempt: Attempt) -> AnswerScore:
         """Grade an answer by the facts of the knowledge base."""
         facts, claimed = _facts(attempt.task), claims(attempt.answer or "")
         expected = {kind: value for kind, _, value in facts}
         if any(expected.get(kind, value) != value for kind, value in claimed):
-            return Verdict(0.0, False)
+            return AnswerScore(0.0, False)
         service_facts = draw_service(*attempt.task.data["world"][1:]).facts
         true = {pair for _, product, _ in facts for pair in service_facts[product].items()}
         covered = len(expected.items() & claimed) / len(expected)
         quality = covered * max(0.0, 1 - len(claimed - true) / 2)
-        return Verdict(quality, quality == 1.0)
+        return AnswerScore(quality, quality == 1.0)
 
     async def _judged(self, attempt: Attempt) -> Mapping[str, float]:
         assert self.judge is not None
         prompt = next(str(message["content"]) for message in attempt.messages if message["role"] == "user")
         return self._graded(attempt, await self.judge.verdict(prompt, references(attempt.task), attempt.answer))
 
-    def _graded(self, attempt: Attempt, verdict: Verdict) -> Mapping[str, float]:
+    def _graded(self, attempt: Attempt, verdict: AnswerScore) -> Mapping[str, float]:
         answer, right = attempt.answer or "", references(attempt.task)
         quality = verdict.quality
         if self.bleu_share and quality:  # A contradiction shares many words with the reference.
@@ -165,7 +165,7 @@ def articles_of(world: WorldName) -> Index:
     """Return the index of a service's articles. It is built once per process."""
     from palaestra.envs.search.embedded import EmbeddedIndex
 
-    service: Service = draw_service(*world[1:])
+    service: ProductFacts = draw_service(*world[1:])
     return Remembered(EmbeddedIndex.of(list(service.documents())))
 
 

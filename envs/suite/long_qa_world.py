@@ -70,7 +70,7 @@ Fact = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Service:
+class ProductFacts:
     """All products with their facts."""
 
     facts: Mapping[str, Mapping[str, str]]
@@ -80,21 +80,21 @@ class Service:
         """Yield the articles of the knowledge base, two per product."""
         for number, (product, values) in enumerate(self.facts.items()):
             lines = [said(kind.sentence, product, values[kind.name]) for kind in KINDS]
-            for part, title in enumerate(("Data", "Service")):
+            for part, title in enumerate(("Data", "ProductFacts")):
                 body = [*lines[part::2], _FILLERS[(number + part) % len(_FILLERS)]]
                 turn = number % len(body)  # The first sentence differs between articles.
                 yield Document(f"a{number}-{part}", f"{title}: {product}", " ".join(body[turn:] + body[:turn]))
 
 
 @lru_cache(maxsize=8)
-def draw_service(size: int, seed: int) -> Service:
+def draw_service(size: int, seed: int) -> ProductFacts:
     """Draw the service with `size` products."""
     rng, facts = np.random.default_rng([seed, size, 17]), dict[str, dict[str, str]]()
     while len(facts) < size:
         makers = made_up(rng).split()
         for name in rng.choice(PRODUCTS, size=3, replace=False):  # A maker has several products.
             facts[f"the {makers[0]} {name}"] = {kind.name: drawn_value(kind, rng) for kind in KINDS}
-    return Service(dict(list(facts.items())[:size]))
+    return ProductFacts(dict(list(facts.items())[:size]))
 
 
 def drawn_value(kind: Kind, rng: np.random.Generator) -> str:
@@ -104,7 +104,7 @@ def drawn_value(kind: Kind, rng: np.random.Generator) -> str:
     return kind.words[rng.integers(len(kind.words))]
 
 
-def draw_facts(service: Service, rng: np.random.Generator) -> list[Fact]:
+def draw_facts(service: ProductFacts, rng: np.random.Generator) -> list[Fact]:
     """Draw two to four facts of different kinds about one or two products."""
     products = [str(name) for name in rng.choice(list(service.facts), size=rng.integers(1, 3), replace=False)]
     kinds = [KINDS[at].name for at in rng.permutation(len(KINDS))[: rng.integers(2, 5)]]

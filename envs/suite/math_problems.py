@@ -20,7 +20,7 @@ _SCOPE: Mapping[str, Any] = {"Fraction": Fraction, "comb": comb, "gcd": gcd, "lc
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MathTemplate:
     name: str
     question: str
     expression: str
@@ -40,28 +40,28 @@ class Family:
 
 
 FAMILIES = (
-    Family(
+    MathTemplate(
         "power_remainder", "What is the remainder when {a}^{b} is divided by {m}?",
         "pow({a}, {b}, {m})",
         {"a": (11, 99), "b": (101, 999), "m": (101, 997)},
     ),
-    Family(
+    MathTemplate(
         "digit_sum", "What is the sum of the decimal digits of {a}^{b}?",
         "sum(map(int, str({a}**{b})))",
         {"a": (3, 99), "b": (20, 80)},
     ),
-    Family(
+    MathTemplate(
         "divisible_by_neither", "How many whole numbers from 1 to {n} are divisible neither by {a} nor by {b}?",
         "sum(1 for k in range(1, {n} + 1) if k % {a} and k % {b})",
         {"n": (500, 5000), "a": (3, 19), "b": (3, 19)},
     ),
-    Family(
+    MathTemplate(
         "binomial_remainder",
         "In how many ways can {k} of {n} people be chosen? Give the remainder of that number on division by {m}.",
         "comb({n}, {k}) % {m}",
         {"n": (30, 90), "k": (7, 25), "m": (101, 997)},
     ),
-    Family(
+    MathTemplate(
         "dice",
         "Three fair dice with {a}, {b} and {c} sides are thrown; each side is as likely as any other, and they are "
         "numbered from 1 on. With what probability is the sum {s}? Give a fraction in lowest terms.",
@@ -69,20 +69,20 @@ FAMILIES = (
         "if x + y + z == {s}), {a} * {b} * {c})",
         {"a": (4, 12), "b": (4, 12), "c": (4, 12), "s": (8, 12)},
     ),
-    Family(
+    MathTemplate(
         "harmonic",
         "Compute the sum of 1/k over all whole numbers k from {a} to {b} as a fraction in lowest terms, and give its "
         "numerator modulo {m}.",
         "sum(Fraction(1, k) for k in range({a}, {b} + 1)).numerator % {m}",
         {"a": (2, 30), "b": (40, 60), "m": (101, 997)},
     ),
-    Family(
+    MathTemplate(
         "common_multiple",
         "What is the least common multiple of {a}, {b} and {c}, divided by their greatest common divisor?",
         "lcm({a}, {b}, {c}) // gcd({a}, {b}, {c})",
         {"a": (12, 360), "b": (12, 360), "c": (12, 360)},
     ),
-    Family(
+    MathTemplate(
         "recurrence",
         "A sequence begins with x_0 = {a}, and x_n is the remainder of {b} x_(n-1)^2 + {c} on division by {m}. "
         "What is x_{n}?",

@@ -21,11 +21,11 @@ from palaestra.envs import Task, ToolEnv, tool
 from palaestra.envs.browser.browser import Page
 from palaestra.envs.browser.chromium.session import ChromiumSession
 from palaestra.envs.browser.opening import BROWSERS
-from palaestra.envs.browser.site import Folder, Site, SiteRequest, SiteResponse
+from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse, StaticSite
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.result import Done
 from palaestra.envs.suite.miniwob_tasks import chosen, folder
-from palaestra.envs.tools.browser import Action, WebBrowser
+from palaestra.envs.tools.browser import PageAction, WebBrowser
 from palaestra.envs.tools.browser_actions import BrowserActions
 from palaestra.episode import Attempt
 from palaestra.errors import Broken, ToolError, UsageError
@@ -46,7 +46,7 @@ new Promise((resolve) => {
 VERDICT = "[WOB_DONE_GLOBAL, Number(WOB_RAW_REWARD_GLOBAL)]"
 
 
-class TaskSite(Folder):
+class TaskSite(StaticSite):
     """Site that serves the page of one task once. A reload would draw another page, and other tasks could be easier."""
 
     def __init__(self, task: str) -> None:
@@ -102,7 +102,7 @@ class TaskPage(WebBrowser):
         done, reward = self._verdict
         return {"done": done, "reward": reward}
 
-    async def _act(self, action: Action, on_page: bool = True) -> str:
+    async def _act(self, action: PageAction, on_page: bool = True) -> str:
         async def judged(tab: Any, seconds: float) -> Page:
             if self._verdict[0]:
                 raise ToolError("the task is over")

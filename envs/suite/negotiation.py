@@ -26,7 +26,7 @@ WORTH = 10
 """Value of all items together, for each seat."""
 TURNS = 8
 """Number of turns of a game, of both seats together. Illegal turns count."""
-Counts = tuple[int, ...]
+ItemCounts = tuple[int, ...]
 
 
 def worth(counts: Sequence[int], values: Sequence[int]) -> int:
@@ -34,7 +34,7 @@ def worth(counts: Sequence[int], values: Sequence[int]) -> int:
     return sum(n * value for n, value in zip(counts, values, strict=True))
 
 
-def _valuations(counts: Counts) -> list[Counts]:
+def _valuations(counts: ItemCounts) -> list[ItemCounts]:
     """Return all values of the kinds for which all items together are worth WORTH."""
     tops = [range(WORTH // count + 1) for count in counts]
     return [(a, b, c) for a in tops[0] for b in tops[1] for c in tops[2] if worth(counts, (a, b, c)) == WORTH]
@@ -60,11 +60,11 @@ class Negotiation(Game):
 
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
         """Let the seats take turns until an offer is accepted. The random stream of the game decides who begins."""
-        counts: Counts = task.data["counts"]
-        values: Mapping[str, Counts] = dict(zip(SEATS, task.data["values"], strict=True))
+        counts: ItemCounts = task.data["counts"]
+        values: Mapping[str, ItemCounts] = dict(zip(SEATS, task.data["values"], strict=True))
         speaker, other = SEATS if rng.random() < 0.5 else SEATS[::-1]
         openings = {seat: f"{task.prompt} To you {worths(values[seat])}." for seat in SEATS}
-        offer: Counts | None = None
+        offer: ItemCounts | None = None
         message = "You begin."
         for left in range(TURNS, 0, -1):
             text = (yield {speaker: f"{openings.pop(speaker, '')} {message} {left} turns left.".strip()})[speaker]
@@ -94,7 +94,7 @@ def accepts(text: str | None) -> bool:
     return re.match(r"\W*accept\b", text or "", re.IGNORECASE) is not None
 
 
-def read_offer(text: str | None, counts: Counts) -> tuple[Counts | None, str]:
+def read_offer(text: str | None, counts: ItemCounts) -> tuple[ItemCounts | None, str]:
     """Return the items that the speaker takes and "", or None and why the offer is illegal. Unnamed kinds are 0."""
     match = re.match(r"\W*take\b(.*)", text or "", re.IGNORECASE)
     items = re.findall(r"(?<![-.\d])(\d{1,3}) (book|hat|ball)s?\b", match[1].lower() if match else "")

@@ -32,7 +32,7 @@ _TYPES = {"numbers": "list[int]", "word": "str"}
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ProgramTemplate:
     name: str
     argument: str
     returns: str
@@ -57,48 +57,48 @@ class Family:
 
 
 FAMILIES = (
-    Family(
+    ProgramTemplate(
         "divisible_or_greater", "numbers", "int",
         "Add up the numbers that are divisible by {a} or greater than {b}.",
         "return sum(x for x in numbers if x % {a} == 0 or x > {b})",
     ),
-    Family(
+    ProgramTemplate(
         "pairs", "numbers", "int",
         "Count the positions i < j for which {b} times the number at i plus the number at j is divisible by {a}.",
         "return sum(({b} * x + y) % {a} == 0 for j, y in enumerate(numbers) for x in numbers[:j])",
     ),
-    Family(
+    ProgramTemplate(
         "folded", "numbers", "int",
         "Start with {b}. For each number in turn multiply by {a}, add the number, and keep the remainder on division "
         "by 997, which is never negative. What is left at the end?",
         "value = {b}\nfor x in numbers:\n    value = (value * {a} + x) % 997\nreturn value",
     ),
-    Family(
+    ProgramTemplate(
         "calm_run", "numbers", "int",
         "Find the longest run of neighbouring numbers in which neighbours differ by at most {a}, the first one where "
         "several are as long, and multiply the sum of its numbers by {b}.",
         "runs = [[numbers[0]]]\nfor x, y in zip(numbers, numbers[1:]):\n    if abs(x - y) > {a}:\n"
         "        runs.append([])\n    runs[-1].append(y)\nreturn {b} * sum(max(runs, key=len))",
     ),
-    Family(
+    ProgramTemplate(
         "best_window", "numbers", "int",
         "Find the greatest sum of at least one and at most {a} neighbouring numbers, and add {b} to it.",
         "return {b} + max(sum(numbers[i:j]) for i in range(len(numbers)) "
         "for j in range(i + 1, min(i + {a}, len(numbers)) + 1))",
     ),
-    Family(
+    ProgramTemplate(
         "by_remainder", "numbers", "list[int]",
         "Leave out the numbers less than -{b}, and sort the others by their remainder on division by {a}, which is "
         "never negative; those with the same remainder by size.",
         "return sorted((x for x in numbers if x >= -{b}), key=lambda x: (x % {a}, x))",
     ),
-    Family(
+    ProgramTemplate(
         "shifted", "word", "str",
         "Shift every letter by {a} places in the alphabet, where a follows on z, turn the word around, and put its new "
         "first {b} letters, or all where there are fewer, behind it once more.",
         "turned = ''.join(chr((ord(c) - 97 + {a}) % 26 + 97) for c in reversed(word))\nreturn turned + turned[:{b}]",
     ),
-    Family(
+    ProgramTemplate(
         "letters", "word", "int",
         "Give a the place 1, b the place 2, and so on. For each letter multiply its place by {a} and take the "
         "remainder on division by {b}7 (the number with a 7 behind it). Add these up.",
@@ -107,7 +107,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def draw(rng: np.random.Generator) -> tuple[Family, int, int, list[Any], list[Any]]:
+def draw(rng: np.random.Generator) -> tuple[ProgramTemplate, int, int, list[Any], list[Any]]:
     """Draw a family, its two numbers, inputs and outputs; numbers are drawn again where too many outputs are alike."""
     while True:
         family, a, b = FAMILIES[rng.integers(len(FAMILIES))], int(rng.integers(2, 40)), int(rng.integers(1, 40))
@@ -159,7 +159,7 @@ def solution_for(text: str, *, as_program: bool) -> tuple[str, str] | None:
     return None
 
 
-def _cases(family: Family, a: int, b: int) -> tuple[list[Any], list[Any]]:
+def _cases(family: ProgramTemplate, a: int, b: int) -> tuple[list[Any], list[Any]]:
     """Return inputs and outputs; the first is the example.
 
     No output comes twice, so a program that prints the same for every input passes one hidden case at most. Inputs grow

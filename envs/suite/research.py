@@ -80,17 +80,17 @@ class QuestionFiles(Toolkit):
         return files_of(task, self._origin)
 
 
-class Desk(QuestionFiles, Python):
+class QuestionPython(QuestionFiles, Python):
     """Python in a folder with the question's files."""
 
     limits = Limits()
 
 
-class Reader(QuestionFiles, FileReader):
+class QuestionFileReader(QuestionFiles, FileReader):
     """Reads the question's files."""
 
 
-class Viewer(QuestionFiles, ImageToText):
+class QuestionImages(QuestionFiles, ImageToText):
     """Has a served model look at the question's images."""
 
 
@@ -211,10 +211,14 @@ class Research(ToolEnv):
         reads, hears = _served("model", model), _served("speech", speech)
         toolkits = (
             *searching(search, self.world, tasks, Library, WorldLibrary),
-            *in_sandbox(sandbox, partial(Desk, folder=self.folder)),
-            partial(Reader, folder=self.folder),
+            *in_sandbox(sandbox, partial(QuestionPython, folder=self.folder)),
+            partial(QuestionFileReader, folder=self.folder),
             *(in_browser(browser, WebBrowser) if browser is not None else ()),
-            *((partial(Browse, browser or "text", reads), partial(Viewer, reads, folder=self.folder)) if reads else ()),
+            *(
+                (partial(Browse, browser or "text", reads), partial(QuestionImages, reads, folder=self.folder))
+                if reads
+                else ()
+            ),
             *((partial(Listener, hears, folder=self.folder),) if hears else ()),
         )
         self.toolkits = toolkits if tools is None else offering(tools, toolkits)

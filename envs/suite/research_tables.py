@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palaestra.envs.suite.search_qa_questions import Plan, chain_for
-from palaestra.envs.suite.search_qa_world import World
+from palaestra.envs.suite.search_qa_questions import LookupPlan, chain_for
+from palaestra.envs.suite.search_qa_world import FactWorld
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -30,7 +30,7 @@ _PHRASES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ComputationTemplate:
     """A computation, and the program that does it. In both `row` holds the city's numbers by month."""
 
     question: str
@@ -40,11 +40,12 @@ class Family:
 
 
 FAMILIES = (
-    Family("How many {thing} does it give for {place} in the whole year?",
+    ComputationTemplate("How many {thing} does it give for {place} in the whole year?",
            lambda row, months: str(sum(row)), "sum(row.values())"),
-    Family("By how much do its {thing} for {place} differ between {first} and {second}?",
+    ComputationTemplate("By how much do its {thing} for {place} differ between {first} and {second}?",
            lambda row, months: str(abs(row[months[0]] - row[months[1]])), "abs(row['{first}'] - row['{second}'])"),
-    Family("What is the average of its {thing} for {place} from {first} to {second}, rounded to one decimal?",
+    ComputationTemplate("What is the average of its {thing} for {place} from {first} to {second}, "
+           "rounded to one decimal?",
            lambda row, months: f"{sum(row[months[0]:months[1] + 1]) / (months[1] - months[0] + 1):.1f}",
            "'%.1f' % (sum(list(row.values())[months.index('{first}'):months.index('{second}') + 1]) / "
            "(months.index('{second}') - months.index('{first}') + 1))"),
@@ -67,7 +68,7 @@ class Drawn:
     cities: tuple[str, ...]
 
 
-def draw(world: World, rng: np.random.Generator) -> Drawn:
+def draw(world: FactWorld, rng: np.random.Generator) -> Drawn:
     """Draw a question that needs several tools."""
     kind, relation = _PHRASES[rng.integers(len(_PHRASES))]
     entities, cities = world.entities[kind], world.entities["city"]
@@ -105,10 +106,10 @@ def file_of(name: str, number: int, cities: Sequence[str]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupProgram:
     """The solution of a generated question: a lookup that ends in a city, then a program."""
 
-    plan: Plan
+    plan: LookupPlan
     file: str
     expression: str
 
@@ -125,10 +126,12 @@ def _reader(text: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(text)))
 
 
-_READERS: Mapping[re.Pattern[str], Family] = {_reader(_OPENING + family.question): family for family in FAMILIES}
+_READERS: Mapping[re.Pattern[str], ComputationTemplate] = {
+    _reader(_OPENING + family.question): family for family in FAMILIES
+}
 
 
-def read_question(text: str) -> Found | None:
+def read_question(text: str) -> LookupProgram | None:
     """Parse a generated question; return None for any other question."""
     for pattern, family in _READERS.items():
         if match := pattern.fullmatch(text):
@@ -138,5 +141,5 @@ def read_question(text: str) -> Found | None:
                 expression = family.program
                 for name in ("first", "second"):
                     expression = expression.replace(f"{{{name}}}", words.get(name, ""))
-                return Found(plan, words["file"], expression)
+                return LookupProgram(plan, words["file"], expression)
     return None

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from palaestra.envs.suite.search_qa_world import RELATIONS, YEARS, Entity, Relation, World, said
+from palaestra.envs.suite.search_qa_world import RELATIONS, YEARS, Entity, FactWorld, Relation, said
 
 T = TypeVar("T")
 KINDS = ("single", "bridge", "comparison")
@@ -40,7 +40,7 @@ class Question:
     hops: int
 
 
-def draw_question(world: World, kind: str, hops: int, rng: np.random.Generator) -> Question:
+def draw_question(world: FactWorld, kind: str, hops: int, rng: np.random.Generator) -> Question:
     """Draw a question of a kind. A bridge question has from two to `hops` hops."""
     if kind == "comparison":
         return _comparison(world, rng)
@@ -55,7 +55,7 @@ def draw_question(world: World, kind: str, hops: int, rng: np.random.Generator) 
             return Question(relations[-1].question.format(s=text), last.names, kind, length)
 
 
-def _chain(world: World, length: int, rng: np.random.Generator) -> tuple[Entity, list[Relation], Entity] | None:
+def _chain(world: FactWorld, length: int, rng: np.random.Generator) -> tuple[Entity, list[Relation], Entity] | None:
     """Draw an entity and `length` relations; return them and the last entity. None if the chain breaks or repeats."""
     subject = last = _any(world.everything, rng)
     met, path = {subject.name}, []
@@ -71,7 +71,7 @@ def _chain(world: World, length: int, rng: np.random.Generator) -> tuple[Entity,
     return subject, path, last
 
 
-def _comparison(world: World, rng: np.random.Generator) -> Question:
+def _comparison(world: FactWorld, rng: np.random.Generator) -> Question:
     """Draw a question which of two is older, or whether two have something in common (yes or no equally often)."""
     if world.kind == "full" and rng.random() < 0.5:
         kind = _any(sorted(YEARS), rng)
@@ -124,7 +124,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LookupPlan:
     """The lookups that answer a question: a chain about one subject, or the same lookup about two."""
 
     subjects: tuple[str, ...]
@@ -164,19 +164,19 @@ _PAIRS = [
 ]
 
 
-def plan_for(question: str) -> Plan | None:
+def plan_for(question: str) -> LookupPlan | None:
     """Return the plan for a generated question; None for any other question."""
     for pattern, lookup, compare in _PAIRS:
         if pair := pattern.fullmatch(question):
-            return Plan((pair["a"], pair["b"]), (lookup,), compare)
+            return LookupPlan((pair["a"], pair["b"]), (lookup,), compare)
     return chain_for(question, _QUESTIONS)
 
 
-def chain_for(text: str, outermost: Iterable[tuple[re.Pattern[str], Relation]] = _PHRASES) -> Plan | None:
+def chain_for(text: str, outermost: Iterable[tuple[re.Pattern[str], Relation]] = _PHRASES) -> LookupPlan | None:
     """Return the lookups for a question, or for a phrase such as "the mayor of Sopa"; None for any other text."""
     path: list[Relation] = []
     patterns = outermost
     while match := next(((hit, relation) for pattern, relation in patterns if (hit := pattern.fullmatch(text))), None):
         text, patterns = match[0]["s"], _PHRASES
         path.insert(0, match[1])
-    return Plan((text,), tuple(Lookup(relation.sentence, relation.query) for relation in path)) if path else None
+    return LookupPlan((text,), tuple(Lookup(relation.sentence, relation.query) for relation in path)) if path else None

@@ -121,7 +121,7 @@ class Entity:
 
 
 @dataclass(frozen=True)
-class World:
+class FactWorld:
     """All entities with their facts."""
 
     kind: str
@@ -190,14 +190,14 @@ def titled(name: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> World:
+def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> FactWorld:
     """Draw the world of this kind, size and seed."""
     rng = np.random.default_rng([seed, size, len(kind)])
     words = _words(rng, plain=kind == "plain")
     entities: dict[str, list[Entity]] = {}
     for sort, share in SHARES[kind].items():
         entities[sort] = _named(sort, int(size * share), words, rng, kind == "full")
-    world = World(kind, entities, {})
+    world = FactWorld(kind, entities, {})
     rivers = [Entity(name, "river") for name in _places(max(4, len(entities["city"]) // 2), words, rng, kind == "full")]
     for entity in _all(entities):
         for relation in world.relations(entity.kind):
@@ -213,7 +213,7 @@ def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> 
                 wrong = entities.get(relation.to, rivers)[int(rng.integers(len(entities.get(relation.to, rivers))))]
                 if wrong is not entity.facts[relation.name]:
                     errors[entity.name] = (relation.name, wrong.name)
-    return World(kind, entities, errors)
+    return FactWorld(kind, entities, errors)
 
 
 def check_world(kind: str, size: int | None, seed: int) -> tuple[str, int, int]:

@@ -37,7 +37,7 @@ from palaestra.envs.suite.service_customers import (
     who_plays,
 )
 from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, require_wishes, task_of_row
-from palaestra.envs.suite.service_world import RULES, Shop, changes, draw_world, forbids, outcome, perform
+from palaestra.envs.suite.service_world import RULES, ShopDatabase, changes, draw_world, forbids, outcome, perform
 from palaestra.episode import Attempt
 from palaestra.errors import UsageError
 
@@ -57,7 +57,7 @@ SYSTEMS = {
 }
 
 
-class Desk(Toolkit):
+class ShopTools(Toolkit):
     """The clerk's tools: operations on the shop's database."""
 
     def __init__(self, trusting: bool = False) -> None:
@@ -66,7 +66,7 @@ class Desk(Toolkit):
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         self.world: int = task.data["world"]
-        self.shop = Shop(draw_world(self.world))
+        self.shop = ShopDatabase(draw_world(self.world))
         self.verified: list[str] = list(self.shop.database["customers"]) if self.trusting else []
         self.broken: list[int] = []
 
@@ -156,11 +156,11 @@ class Desk(Toolkit):
         return {"world": self.world, "database": self.shop.database, "verified": self.verified, "broken": self.broken}
 
     def restore(self, state: Any) -> None:
-        self.world, self.shop = state["world"], Shop(state["database"])
+        self.world, self.shop = state["world"], ShopDatabase(state["database"])
         self.verified, self.broken = state["verified"], state["broken"]
 
 
-class Service(ToolEnv):
+class ServiceEnv(ToolEnv):
     """Serve a customer of a shop by its policy, with tools over its database."""
 
     max_turns = 40
@@ -182,7 +182,7 @@ class Service(ToolEnv):
         self.level, self.scripted = level, backend == "script"
         self.system = SYSTEMS[level]
         customer = partial(EndpointCustomer, line) if isinstance(line, CustomerLine) else ScriptedCustomer
-        self.toolkits = (partial(Desk, level == "small"), customer)
+        self.toolkits = (partial(ShopTools, level == "small"), customer)
 
     @property
     def chance(self) -> float:  # type: ignore[override]

@@ -16,7 +16,7 @@ from palaestra.episode import Message
 from palaestra.errors import UnknownTask
 from palaestra.formats import ParsedCall, hermes
 
-Steps = Generator[ParsedCall, str, None]
+ClerkSteps = Generator[ParsedCall, str, None]
 _RULES = {"cancel_order": 2, "change_address": 3, "exchange_item": 4, "return_item": 5, "give_voucher": 6}
 _WISHES = {
     kind: re.compile(
@@ -70,7 +70,7 @@ def _ask(message: str) -> ParsedCall:
     return _call("ask_customer", message=message)
 
 
-def _small(kind: str, item: str) -> Steps:
+def _small(kind: str, item: str) -> ClerkSteps:
     """Handle the one wish of a verified customer (the small level)."""
     number = _number((yield _ask("Order number?")))
     match = _ORDER.match((yield _call("get_order", order=int(number)))) if number else None
@@ -90,7 +90,7 @@ def _number(text: str) -> str:
     return match[0] if match else ""
 
 
-def _full(kind: str, asked: dict[str, str]) -> Steps:
+def _full(kind: str, asked: dict[str, str]) -> ClerkSteps:
     """Verify the customer, then handle one wish after the other (the full level)."""
     reply = yield _ask("What are your e-mail and your postcode?")
     identity = re.search(r"e-mail is (\S+)\. My postcode is (\w+)", reply)
@@ -110,7 +110,7 @@ def _full(kind: str, asked: dict[str, str]) -> Steps:
         wish = _wish((yield _ask("Is there anything else?")))
 
 
-def _wished(kind: str, asked: dict[str, str], tier: str, orders: Sequence[str]) -> Steps:
+def _wished(kind: str, asked: dict[str, str], tier: str, orders: Sequence[str]) -> ClerkSteps:
     """Handle one wish, and the wish that the customer may replace it with."""
     record = None
     for number in [asked["order"]] if asked["order"] else orders:

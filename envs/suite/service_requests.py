@@ -16,7 +16,7 @@ from palaestra.envs.suite.service_world import (
     COLOURS,
     STREETS,
     VOUCHER,
-    Shop,
+    ShopDatabase,
     draw_world,
     forbids,
     outcome,
@@ -26,7 +26,7 @@ from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, ToolError
 
 Wish = dict[str, Any]
-Action = tuple[str, dict[str, Any]]
+ShopAction = tuple[str, dict[str, Any]]
 WORDS = {
     "cancel_order": "Please cancel {order} with the {item}.",
     "change_address": "Please send {order} with the {item} to another address.",
@@ -50,7 +50,7 @@ def said(wish: Wish) -> str:
     return WORDS[wish["kind"]].format(order=order, item=wish["item"])
 
 
-def action_of(shop: Shop, wish: Wish) -> Action:
+def action_of(shop: ShopDatabase, wish: Wish) -> ShopAction:
     """Return the operation that a wish asks for, with its arguments."""
     order, kind = wish["order"], wish["kind"]
     if kind == "change_address":
@@ -65,9 +65,9 @@ def action_of(shop: Shop, wish: Wish) -> Action:
     return kind, {"order": order}
 
 
-def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) -> list[Action]:
+def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) -> list[ShopAction]:
     """Return the actions that follow the policy: each wish, or a refusal with the rule that forbids it."""
-    shop, actions = Shop(draw_world(number)), list[Action]()
+    shop, actions = ShopDatabase(draw_world(number)), list[ShopAction]()
     for wish in wishes:
         name, arguments = action_of(shop, wish.get("instead") or wish)
         rule = forbids(shop, name, arguments, verified)
@@ -83,7 +83,7 @@ def draw_task(rng: np.random.Generator, level: str) -> Task:
     choices = [(str(rng.choice(LEVELS[level])), bool(rng.random() < 0.5)) for _ in range(count)]
     for _ in range(MAX_WORLDS):
         number = int(rng.integers(2**31))
-        shop = Shop(draw_world(number))
+        shop = ShopDatabase(draw_world(number))
         owner = str(rng.choice(list(shop.database["customers"])))
         wishes = list[Wish]()
         for kind, allowed in choices:
@@ -95,7 +95,13 @@ def draw_task(rng: np.random.Generator, level: str) -> Task:
 
 
 def _fitting(
-    shop: Shop, rng: np.random.Generator, owner: str, kind: str, allowed: bool | None, level: str, taken: list[int]
+    shop: ShopDatabase,
+    rng: np.random.Generator,
+    owner: str,
+    kind: str,
+    allowed: bool | None,
+    level: str,
+    taken: list[int],
 ) -> Wish | None:
     """Draw a wish that is allowed or forbidden as requested, for an order that is not taken; None if there is none."""
     orders = [int(key) for key, entry in shop.database["orders"].items() if entry["customer"] == owner]
@@ -117,7 +123,7 @@ def _fitting(
     return None
 
 
-def _wish(shop: Shop, rng: np.random.Generator, order: int, kind: str, level: str) -> Wish:
+def _wish(shop: ShopDatabase, rng: np.random.Generator, order: int, kind: str, level: str) -> Wish:
     """Draw a wish for an order. `detail` is what the clerk has to ask for."""
     item = str(rng.choice(list(shop.order(order)["items"])))
     detail = ""
@@ -131,7 +137,7 @@ def _wish(shop: Shop, rng: np.random.Generator, order: int, kind: str, level: st
     return {"kind": kind, "order": order, "item": item, "detail": detail}
 
 
-def _made(shop: Shop, number: int, owner: str, stranger: bool, wishes: list[Wish], level: str) -> Task:
+def _made(shop: ShopDatabase, number: int, owner: str, stranger: bool, wishes: list[Wish], level: str) -> Task:
     record = shop.database["customers"][owner]
     postcode = (
         f"{record['postcode'][:2]}{(int(record['postcode'][2:]) - 9) % 90 + 10}"  # A wrong postcode, for strangers.
@@ -218,7 +224,7 @@ def task_of_row(row: Row) -> tuple[str, Task]:
 _LOOKS = ("find_customer", "get_order", "get_product", "ask_customer")
 
 
-def _action(cell: Any) -> Action | None:
+def _action(cell: Any) -> ShopAction | None:
     """Return the name of an operation in CHANGES with its arguments; None for a tool that changes nothing."""
     if isinstance(cell, list | tuple) and len(cell) == 2:  # The form in generated tasks.
         cell = {"name": cell[0], "arguments": cell[1]}

@@ -41,7 +41,7 @@ RULES = {
 Database = dict[str, dict[str, Any]]
 
 
-class Shop:
+class ShopDatabase:
     """The operations on a database. An impossible operation raises `ToolError` and changes nothing."""
 
     def __init__(self, database: Database) -> None:
@@ -131,13 +131,13 @@ class Shop:
         return f"done: {amount} to the {to}"
 
 
-def perform(shop: Shop, name: str, arguments: Mapping[str, Any]) -> str:
+def perform(shop: ShopDatabase, name: str, arguments: Mapping[str, Any]) -> str:
     """Perform one of the operations in CHANGES, and return its result text."""
     operation: Callable[..., str] = getattr(shop, name)
     return operation(**arguments)
 
 
-def forbids(shop: Shop, name: str, arguments: Mapping[str, Any], verified: Collection[str]) -> int | None:
+def forbids(shop: ShopDatabase, name: str, arguments: Mapping[str, Any], verified: Collection[str]) -> int | None:
     """Return the number of the rule that forbids a change, or None. `verified` holds the numbers of customers."""
     order = shop.order(arguments["order"])
     tier = shop.database["customers"][order["customer"]]["tier"]
@@ -162,7 +162,7 @@ def forbids(shop: Shop, name: str, arguments: Mapping[str, Any], verified: Colle
 
 def outcome(number: int, actions: Collection[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return what the actions change in a world. Raise `ToolError` if one of them is impossible."""
-    shop = Shop(draw_world(number))
+    shop = ShopDatabase(draw_world(number))
     for name, arguments in actions:
         perform(shop, name, arguments)
     return changes(number, shop.database)

@@ -44,7 +44,7 @@ WEBWALKER = ("question", "answer", "root_url")
 """Columns of WebWalkerQA, in any case; `info` may hold its hop, difficulty and source pages."""
 
 
-class Place(NamedTuple):
+class FactLocation(NamedTuple):
     """Location of a fact: the links that lead to it, and its relation."""
 
     relation: str
@@ -108,7 +108,7 @@ class WebNav(ToolEnv):
     def task(self, rng: np.random.Generator) -> Task:
         """Draw a site, and one or two facts in it."""
         data = {"world": int(rng.integers(2**31)), "size": self.size}
-        site, facts = Institute(data["world"], self.size), list[tuple[Place, str]]()
+        site, facts = Institute(data["world"], self.size), list[tuple[FactLocation, str]]()
         depth = int(rng.integers(self.depths[0], self.depths[1] + 1))
         while len(facts) < self.sources:
             fact = _draw(site, depth, rng, adds=self.sources > 1)
@@ -151,7 +151,7 @@ def _range(depth: int | str) -> tuple[int, int]:
     raise UsageError(f'depth is {depth!r}; expected 1 to {DEEPEST}, or a range such as "2-{DEEPEST}"')
 
 
-def _draw(site: Institute, depth: int, rng: np.random.Generator, adds: bool) -> tuple[Place, str]:
+def _draw(site: Institute, depth: int, rng: np.random.Generator, adds: bool) -> tuple[FactLocation, str]:
     """Draw a location `depth` clicks away, and its fact. With `adds` the fact is a number that can be summed."""
     at = int(rng.integers(site.size))
     kind = "" if depth == 1 else list(LISTS)[rng.integers(len(LISTS))]
@@ -163,7 +163,7 @@ def _draw(site: Institute, depth: int, rng: np.random.Generator, adds: bool) -> 
     relation = relations[rng.integers(len(relations))]
     entry = int(rng.integers(site.size)) + (site.size if depth == DEEPEST else 0) if kind else 0
     name = site.entries(at, kind)[entry] if kind else ""
-    return Place(relation, site.department(at), kind, name), site.fact(relation, at, kind, entry)
+    return FactLocation(relation, site.department(at), kind, name), site.fact(relation, at, kind, entry)
 
 
 def _walked(row: Row) -> tuple[str, Task]:
@@ -180,7 +180,7 @@ def _walked(row: Row) -> tuple[str, Task]:
     return split_of(question), Task(prompt, answer, task_id, {"root_url": root, "info": cells.get("info")})
 
 
-def _walk(places: Sequence[Place]) -> Walk:
+def _walk(places: Sequence[FactLocation]) -> Walk:
     """Follow the links that the question names, with "Next page" where an entry is missing, and return the value."""
     values = []
     for at, place in enumerate(places):
@@ -210,6 +210,8 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     turn = None
     if messages[-1]["role"] == "tool" or rng.random() < tool_rate:
         cells = [cell or "" for cell in match.groups()]
-        places = [Place(cells[at], cells[at + 3], cells[at + 2], cells[at + 1]) for at in range(0, len(cells), 4)]
+        places = [
+            FactLocation(cells[at], cells[at + 3], cells[at + 2], cells[at + 1]) for at in range(0, len(cells), 4)
+        ]
         turn = next_turn(_walk(places), messages, f"{MARK} ")
     return turn or f"{MARK} {NAMES[rng.integers(len(NAMES))]}"

@@ -25,7 +25,7 @@ from palaestra.envs.suite.two_hop import NAMES
 LIST_PAGES = 2
 """Number of pages of a list."""
 _MONTHS = ("January", "March", "April", "May", "July", "August", "October", "December")
-Draw = Callable[[int], str]
+NameDraw = Callable[[int], str]
 """Function that turns a hash into a value."""
 
 
@@ -45,9 +45,9 @@ def _day(number: int) -> str:
     return f"{number % 28 + 1} {_MONTHS[number // 28 % 8]} {number // 224 % 9 + 2021}"
 
 
-DEPARTMENT: Mapping[str, Draw] = {"head": _name, "building": _name, "town": _name, "budget": _amount}
+DEPARTMENT: Mapping[str, NameDraw] = {"head": _name, "building": _name, "town": _name, "budget": _amount}
 """Facts of a department, by relation."""
-LISTS: Mapping[str, Mapping[str, Draw]] = {
+LISTS: Mapping[str, Mapping[str, NameDraw]] = {
     "people": {"grant": _amount, "room": _room, "mentor": _name, "bonus": _amount},
     "events": {"fee": _amount, "day": _day, "host": _name, "attendance": _amount},
     "products": {"price": _amount, "code": _room, "maker": _name, "stock": _amount},

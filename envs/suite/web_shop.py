@@ -24,7 +24,7 @@ from palaestra.envs.data.rows import require_file
 from palaestra.envs.suite.two_hop import NAMES
 from palaestra.envs.suite.web_shop_files import holds_goals, read_catalogue, read_goals
 from palaestra.envs.suite.web_shop_goods import draw_catalogue, fit, money
-from palaestra.envs.suite.web_shop_site import ADDRESS, Shop
+from palaestra.envs.suite.web_shop_site import ADDRESS, ShopSite
 from palaestra.envs.suite.web_walks import Walk, asked, follow, next_turn, number_of
 from palaestra.envs.tools.browser import WebBrowser, in_browser
 from palaestra.episode import Attempt, Message
@@ -47,7 +47,7 @@ class ShopBrowser(WebBrowser):
     def sites(self, task: Task) -> Mapping[str, Site]:
         """Return a new shop for this episode."""
         products = task.data.get("products")
-        return {HOST: Shop(read_catalogue(products) if products else draw_catalogue(int(task.data["world"])))}
+        return {HOST: ShopSite(read_catalogue(products) if products else draw_catalogue(int(task.data["world"])))}
 
     def home(self, task: Task) -> str:
         """Return the address of the home page, with the search form."""
@@ -56,7 +56,7 @@ class ShopBrowser(WebBrowser):
     def final(self) -> Mapping[str, Any]:
         """Return the orders of all customers."""
         shop = self.served[HOST]
-        assert isinstance(shop, Shop)
+        assert isinstance(shop, ShopSite)
         return {"orders": shop.orders}
 
 

@@ -35,7 +35,7 @@ FIRST_ORDER = 1003
 
 
 @dataclass
-class Line:
+class CartItem:
     """One line of a cart."""
 
     product: Product
@@ -47,16 +47,16 @@ class Line:
         return self.product.price * self.quantity
 
 
-class Refused(Exception):
+class ShopError(Exception):
     """Raised if a request cannot be done; the page shows the message."""
 
 
 @dataclass
-class Shop:
+class ShopSite:
     """The shop of one episode: the carts of its customers, and the orders."""
 
     catalogue: Catalogue
-    carts: dict[str, list[Line]] = field(default_factory=dict)
+    carts: dict[str, list[CartItem]] = field(default_factory=dict)
     orders: list[dict[str, Any]] = field(default_factory=list)
     """Orders as plain data: the customer's cookie, the lines with their products, the address."""
 
@@ -83,7 +83,7 @@ class Shop:
                     return self._order(customer, request.form)
                 case "GET", "orders", number:
                     return self._show(customer, number)
-        except Refused as refusal:
+        except ShopError as refusal:
             return _page("Not done", f"<p>{escape(str(refusal))}</p>", 400)
         return _page("404 Not Found", "<p>There is no such page.</p>", 404)
 
@@ -142,30 +142,30 @@ class Shop:
     def _add(self, customer: str, form: Mapping[str, str]) -> SiteResponse:
         product = self.catalogue.products.get(form.get("product", ""))
         if product is None:
-            raise Refused("There is no such product.")
+            raise ShopError("There is no such product.")
         chosen = {name: form.get(f"option {name}", "") for name in product.options}
         for name, value in chosen.items():
             if value not in product.options[name]:
-                raise Refused(f"Choose one {name} of: {', '.join(product.options[name])}.")
+                raise ShopError(f"Choose one {name} of: {', '.join(product.options[name])}.")
         quantity = _count(form.get("quantity", ""))
         if not 1 <= quantity <= MAX_QUANTITY:
-            raise Refused(f"The quantity is a number from 1 to {MAX_QUANTITY}.")
+            raise ShopError(f"The quantity is a number from 1 to {MAX_QUANTITY}.")
         headers = {"Location": "/cart"}
         if customer not in self.carts:
             if len(self.carts) >= MAX_CUSTOMERS:
-                raise Refused("The shop is full.")
+                raise ShopError("The shop is full.")
             customer = blake2b(f"{self.catalogue.number}/{len(self.carts)}".encode(), digest_size=8).hexdigest()
             self.carts[customer] = []
             headers["Set-Cookie"] = f"{COOKIE}={customer}; Path=/; HttpOnly"
         if len(self.carts[customer]) >= MAX_LINES:
-            raise Refused(f"A cart holds {MAX_LINES} lines.")
-        self.carts[customer].append(Line(product, chosen, quantity))
+            raise ShopError(f"A cart holds {MAX_LINES} lines.")
+        self.carts[customer].append(CartItem(product, chosen, quantity))
         return SiteResponse(status=303, headers=headers)
 
     def _remove(self, customer: str, line: str) -> SiteResponse:
         cart, number = self.carts.get(customer, []), _count(line)
         if not 1 <= number <= len(cart):
-            raise Refused("There is no such line.")
+            raise ShopError("There is no such line.")
         del cart[number - 1]
         return SiteResponse.redirect("/cart")
 
@@ -185,11 +185,11 @@ class Shop:
         cart = self.carts.get(customer)
         address = {name: " ".join(form.get(name, "").split()) for name in ADDRESS}
         if not cart:
-            raise Refused("The cart is empty.")
+            raise ShopError("The cart is empty.")
         if not all(0 < len(text) <= MAX_TEXT for text in address.values()):
-            raise Refused(f"The address needs all of: {', '.join(ADDRESS)}; each at most {MAX_TEXT} characters.")
+            raise ShopError(f"The address needs all of: {', '.join(ADDRESS)}; each at most {MAX_TEXT} characters.")
         if len(self.orders) >= MAX_LINES:
-            raise Refused("That is too many orders for one day.")
+            raise ShopError("That is too many orders for one day.")
         lines = [{**line.product.plain(), "chosen": dict(line.options), "quantity": line.quantity} for line in cart]
         self.orders.append({"customer": customer, "lines": lines, "address": address})
         self.carts[customer] = []
@@ -230,7 +230,7 @@ def _chooser(name: str, values: Sequence[str]) -> str:
     return f"<p><label>{escape(name)} <select {field}><option value=''>choose</option>{options}</select></label></p>"
 
 
-def _lines(line: Line) -> str:
+def _lines(line: CartItem) -> str:
     chosen = "".join(f"{escape(value)}, " for value in line.options.values())
     return f"{chosen}{line.quantity} at {money(line.product.price)}"
 

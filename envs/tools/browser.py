@@ -32,7 +32,7 @@ START_SECONDS = 60.0
 """Seconds that the outer timeout leaves beyond the time of a call, so that no page exceeds it."""
 MAX_URL = 300
 """Most characters of an address that are shown."""
-Action = Callable[[BrowserSession, float], Awaitable[Page]]
+PageAction = Callable[[BrowserSession, float], Awaitable[Page]]
 
 
 def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
@@ -175,7 +175,7 @@ class ReadingBrowser(BudgetedToolkit):
 
     # Methods that tools of subclasses use too.
 
-    async def _act(self, action: Action, on_page: bool = True) -> str:
+    async def _act(self, action: PageAction, on_page: bool = True) -> str:
         """Act, and show the page. Calls run one after another: each acts on the page that the last one left."""
 
         async def work(seconds: float) -> str:

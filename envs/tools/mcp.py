@@ -22,7 +22,7 @@ import numpy as np
 
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.tool import Tool
-from palaestra.envs.running.work import Conditions, Mode
+from palaestra.envs.running.work import Conditions, WorkMode
 from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
 from palaestra.envs.tools.mcp_schema import GivenSchema
 from palaestra.envs.tools.mcp_session import CLOSE_SECONDS, GRACE_SECONDS, START_SECONDS, McpServer, McpSession
@@ -204,7 +204,7 @@ def _tool(server: McpServer, listed: Any, prefix: str, attribute: str, seconds: 
         name=name,
         attribute=attribute,
         function=McpToolkit._run,
-        conditions=Conditions(Mode.ASYNC, server.start_seconds + CLOSE_SECONDS + seconds + 3 * GRACE_SECONDS),
+        conditions=Conditions(WorkMode.ASYNC, server.start_seconds + CLOSE_SECONDS + seconds + 3 * GRACE_SECONDS),
         schema={"type": "function", "function": about},
         signature=GivenSchema(name, parameters),
     )

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from palaestra.endpoint import Answer, Endpoint, EndpointConfig
+from palaestra.endpoint import ChatCompletion, Endpoint, EndpointConfig
 from palaestra.envs.core import window
 from palaestra.envs.core.tool import tool
 from palaestra.envs.files.kinds import AUDIO, IMAGES, is_whole, kind_of
-from palaestra.envs.files.place import Place
+from palaestra.envs.files.place import EpisodeFiles
 from palaestra.envs.tools.asked_model import model_at
 from palaestra.envs.tools.budgets import Spent
 from palaestra.envs.tools.task_files import TaskFiles
@@ -80,9 +80,9 @@ class MediaToolkit(TaskFiles):
     async def ask(self, question: Callable[[Endpoint], Any]) -> str:
         """Return the model's answer, within the budgets."""
 
-        async def asked(seconds: float) -> Answer | str:
+        async def asked(seconds: float) -> ChatCompletion | str:
             try:
-                answer_or_text: Answer | str = await self._asked.ask(question, seconds)
+                answer_or_text: ChatCompletion | str = await self._asked.ask(question, seconds)
                 return answer_or_text
             except TimeoutError:
                 raise self.late(seconds, "the model", self._asked.trouble) from None
@@ -134,7 +134,7 @@ class AudioToText(MediaToolkit):
     _transcripts: dict[str, str]
     """Transcripts of this episode, by the digest of the recording."""
 
-    def restore(self, state: tuple[Place, Spent]) -> None:
+    def restore(self, state: tuple[EpisodeFiles, Spent]) -> None:
         """Continue from a snapshot, without cached transcripts."""
         super().restore(state)
         self._transcripts = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.envs.files.place import Place
+from palaestra.envs.files.place import EpisodeFiles
 from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -18,7 +18,7 @@ from palaestra.errors import EnvironmentDefect, UsageError
 class TaskFiles(BudgetedToolkit):
     """Base of toolkits that read files. Settings are class attributes: a subclass changes them."""
 
-    _place: Place = Place()
+    _place: EpisodeFiles = EpisodeFiles()
 
     def folder(self, task: Task) -> Path | str | None:
         """A folder whose files may be read, and nothing outside of it; None for none."""
@@ -35,12 +35,12 @@ class TaskFiles(BudgetedToolkit):
             raise EnvironmentDefect(f"{type(self).__name__}.files: {wrong[0]!r} holds no bytes; encode a text")
         if folder is not None and not Path(folder).is_dir():
             raise UsageError(f"{type(self).__name__}.folder gave {str(folder)!r}, which is no folder")
-        self.restore((Place(dict(files), None if folder is None else Path(folder).resolve()), Spent()))
+        self.restore((EpisodeFiles(dict(files), None if folder is None else Path(folder).resolve()), Spent()))
 
-    def snapshot(self) -> tuple[Place, Spent]:
+    def snapshot(self) -> tuple[EpisodeFiles, Spent]:
         """Return files and budgets."""
         return self._place, self.spent
 
-    def restore(self, state: tuple[Place, Spent]) -> None:
+    def restore(self, state: tuple[EpisodeFiles, Spent]) -> None:
         """Continue from a snapshot."""
         self._place, self.spent = state

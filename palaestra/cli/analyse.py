@@ -15,7 +15,7 @@ from palaestra.envs.core.transcript import visible
 from palaestra.errors import UsageError
 
 if TYPE_CHECKING:
-    from palaestra.trainers.analysis import Analysis, Group, Spread
+    from palaestra.trainers.analysis import Analysis, SeedGroup, Spread
 
 _ROWS = {
     "held-out, before": "held-out/before",
@@ -104,7 +104,7 @@ def show(found: "Analysis", console: Console, image: Path | None = None) -> None
         show_line(console, f"curves: {image}")
 
 
-def _show_disagreements(group: "Group", console: Console) -> None:
+def _show_disagreements(group: "SeedGroup", console: Console) -> None:
     """Print how often a judge's scores contradict the outcome, and list the first such cases."""
     from palaestra.trainers.scoring.agreement import disagreements
 

@@ -200,7 +200,7 @@ def _remarks(file: TaskFile) -> Iterator[str]:
 # In an environment
 
 
-class _Watched(dict[str, Any]):
+class _MissingKeyRecorder(dict[str, Any]):
     """A task's data that remembers what was looked for in vain."""
 
     def __init__(self, data: Mapping[str, Any], missing: set[str]) -> None:
@@ -222,7 +222,7 @@ def _missed(file: TaskFile, env_id: str, others: Mapping[str, Any]) -> Iterator[
     with _quiet():
         try:
             for index, task in enumerate(tasks):
-                for fault in _probe(machine, index, replace(task, data=_Watched(task.data, missing))):
+                for fault in _probe(machine, index, replace(task, data=_MissingKeyRecorder(task.data, missing))):
                     first_tasks.setdefault(fault, task.id)
         finally:
             release(machine)

@@ -19,7 +19,7 @@ from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
 from palaestra.envs.core.transcript import transcript, visible
 from palaestra.envs.records.by_hand import ByHand
-from palaestra.envs.records.gathering import Gathering
+from palaestra.envs.records.gathering import GameCollector
 from palaestra.envs.records.rescore import complete
 from palaestra.episode import Attempt, Ending, Event, Message
 from palaestra.errors import UsageError
@@ -48,7 +48,7 @@ TEXT            the whole turn of who is asked; a turn without a call is the ans
 _HINT = "/reward says why, /undo takes it back, /reset begins another"
 
 
-class Desk:
+class PlayConsole:
     """One episode played by hand on a console; a method `_do_NAME` runs each command /NAME."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Desk:
 
     def load(self, path: Path, number: int) -> None:
         """Load the end of a recorded episode; for a game, with the other seats from the file."""
-        gathering, description, env_id = Gathering(), f"episode {number} of {path}", self.hand.env_id
+        gathering, description, env_id = GameCollector(), f"episode {number} of {path}", self.hand.env_id
         for place, record in enumerate(read(path), start=1):
             if place == number and record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
                 raise UsageError(f"{description} is of {record.env_id}, not of {env_id}")

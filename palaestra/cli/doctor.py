@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from palaestra.cli import libraries, machine, sandbox_check
-from palaestra.cli.finding import Finding, probe, say, show
+from palaestra.cli.finding import DoctorFinding, probe, say, show
 from palaestra.cli.output import Reported, reporting
 from palaestra.cli.train import parse
 from palaestra.errors import UsageError
@@ -31,7 +31,7 @@ signal.alarm({seconds})
 from {module} import {name} as look
 print(json.dumps([dataclasses.asdict(finding) for finding in look()]))
 """
-Look = Callable[[], Iterator[Finding]]
+Look = Callable[[], Iterator[DoctorFinding]]
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Apart:
     seconds: float
     advice: str = ""
 
-    def __call__(self) -> Iterator[Finding]:
+    def __call__(self) -> Iterator[DoctorFinding]:
         program = _CHILD.format(seconds=int(self.seconds) + 5, module=self.look.__module__, name=self.look.__name__)
         command, nothing = [sys.executable, "-P", "-c", program], subprocess.DEVNULL
         try:
             done = subprocess.run(command, stdin=nothing, capture_output=True, timeout=self.seconds, check=True)
-            yield from (Finding(**found) for found in json.loads(done.stdout.splitlines()[-1]))
+            yield from (DoctorFinding(**found) for found in json.loads(done.stdout.splitlines()[-1]))
             return
         except subprocess.TimeoutExpired:
             how = f"did not end within {self.seconds:g} s"
@@ -128,7 +128,7 @@ def described_run(options: Options, arguments: Sequence[str]) -> GRPOConfig | No
     return parse(["two-hop", "--model", options.model, *arguments], "palaestra doctor").config
 
 
-def verdict(findings: Sequence[Finding], good: str, bad: str) -> str:
+def verdict(findings: Sequence[DoctorFinding], good: str, bad: str) -> str:
     """Return the verdict on all findings in one sentence."""
     if fatal := [finding for finding in findings if finding.fatal]:
         more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from palaestra.envs.records.gathering import Placed
 
 
-class Reading(reading.Reading):
+class GameReader(reading.RecordReader):
     """Records one after another; whatever is wrong with a file is shown."""
 
     def __init__(self, paths: Sequence[Path], console: Console) -> None:
@@ -25,9 +25,9 @@ class Reading(reading.Reading):
 
     def whole(self) -> "Iterator[list[Placed]]":
         """Each episode, and the episodes of all seats of a game together; `alone` counts those that lack others."""
-        from palaestra.envs.records.gathering import Gathering
+        from palaestra.envs.records.gathering import GameCollector
 
-        gathering, loaded_ids = Gathering(), set[str]()
+        gathering, loaded_ids = GameCollector(), set[str]()
         for place, record in self:
             if record.env_id not in loaded_ids:
                 require_loaded(record.env_id, place)

@@ -19,7 +19,7 @@ from palaestra.cli.agents import DEMONSTRATOR, AgentOptions, spending, spent, to
 from palaestra.cli.display import display
 from palaestra.cli.ids import resolve_all
 from palaestra.cli.output import Reported, reporting, require_writable
-from palaestra.cli.tables import Table, open_table
+from palaestra.cli.tables import EvalArena, open_table
 from palaestra.endpoint.config import address_of
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
@@ -200,7 +200,7 @@ def open_critic(options: Options, env_id: str) -> "Iterator[Scoring]":
 
 
 def measure(
-    name: str, table: Table, options: Options, limits: "TokenLimits", critic: "Scoring | None" = None
+    name: str, table: EvalArena, options: Options, limits: "TokenLimits", critic: "Scoring | None" = None
 ) -> Measured:
     """Let an agent play its tasks, with a progress display, and return its reports and episodes."""
     from palaestra.trainers.evaluate import Report, by_seat, evaluate

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-State = Literal["ok", "warning", "missing", "broken"]
+Severity = Literal["ok", "warning", "missing", "broken"]
 _INDENT = 8
 """Width of the longest state and a space."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One thing that was looked at."""
 
     about: str
     text: str
-    state: State = "ok"
+    state: Severity = "ok"
     """`missing` and `broken` differ in what helps: installing it, or repairing it."""
     remedy: str = ""
     vital: bool = False
@@ -35,26 +35,26 @@ class Finding:
 
 
 def probe(
-    about: str, check: Callable[[], Iterable[Finding]], seconds: float = 10.0, *, vital: bool = False
-) -> list[Finding]:
+    about: str, check: Callable[[], Iterable[DoctorFinding]], seconds: float = 10.0, *, vital: bool = False
+) -> list[DoctorFinding]:
     """Run a check; one that fails or takes longer than `seconds` is a finding itself, and the others go on.
 
     It runs on a thread of its own, left behind when it does not end: a network drive that hangs cannot be interrupted.
     """
-    findings: list[Finding] = []
-    state: State = "broken" if vital else "warning"
+    findings: list[DoctorFinding] = []
+    state: Severity = "broken" if vital else "warning"
     finished = threading.Event()
 
     def work() -> None:
         try:
             findings.extend(check())
         except BaseException as error:  # Whatever a strange machine does to one check must not silence the rest.
-            findings.append(Finding(about, f"could not be looked at: {reason(error)}", state, vital=vital))
+            findings.append(DoctorFinding(about, f"could not be looked at: {reason(error)}", state, vital=vital))
         finished.set()
 
     threading.Thread(target=work, name=f"doctor {about}", daemon=True).start()
     if not finished.wait(seconds):
-        return [*findings, Finding(about, f"did not answer within {seconds:g} s", state, vital=vital)]
+        return [*findings, DoctorFinding(about, f"did not answer within {seconds:g} s", state, vital=vital)]
     return findings
 
 
@@ -63,7 +63,7 @@ def reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0] or type(error).__name__
 
 
-def show(findings: Sequence[Finding], stream: TextIO | None = None) -> None:
+def show(findings: Sequence[DoctorFinding], stream: TextIO | None = None) -> None:
     """Print a line a finding, broken only for a terminal or where COLUMNS asks for it, in characters it can show."""
     stream = stream or sys.stdout
     for finding in findings:

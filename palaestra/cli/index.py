@@ -16,7 +16,7 @@ from palaestra.envs.search.building import Stand, build
 from palaestra.envs.search.corpus import Columns
 from palaestra.envs.search.dense import add_vectors
 from palaestra.envs.search.embedding import Embedder
-from palaestra.envs.search.folder import MANIFEST, Folder, open_folder
+from palaestra.envs.search.folder import MANIFEST, IndexFolder, open_folder
 from palaestra.envs.search.opening import open_index
 from palaestra.envs.search.words import content_words, passage
 from palaestra.errors import UsageError
@@ -52,7 +52,7 @@ class Show:
 
 
 @dataclass(frozen=True)
-class Search:
+class IndexSearchOptions:
     """Ask an index by hand."""
 
     path: Annotated[str, tyro.conf.Positional]
@@ -66,7 +66,7 @@ class Search:
 
 def run(arguments: Sequence[str]) -> int:
     """One of the three."""
-    kinds: dict[str, Callable[..., Any]] = {"build": Build, "show": Show, "search": Search}
+    kinds: dict[str, Callable[..., Any]] = {"build": Build, "show": Show, "search": IndexSearchOptions}
     options: Any = tyro.extras.subcommand_cli_from_dict(kinds, args=list(arguments), prog="palaestra index")
     if isinstance(options, Build):
         _build(options)
@@ -110,7 +110,7 @@ def _build(options: Build) -> None:
     _show(folder)
 
 
-def _show(folder: Folder) -> None:
+def _show(folder: IndexFolder) -> None:
     size = sum(file.stat().st_size for file in folder.path.rglob("*") if file.is_file())
     print(f"{folder.path}: {folder.documents:,} documents, {size / 1e6:,.1f} MB")
     print(f"corpus: {folder.corpus}, {folder.skipped:,} rows left out")
@@ -119,7 +119,7 @@ def _show(folder: Folder) -> None:
     print(f"version: {folder.version}")
 
 
-def _search(options: Search) -> None:
+def _search(options: IndexSearchOptions) -> None:
     if options.topn < 1:
         raise UsageError(f"--topn is {options.topn}; expected at least 1")
     where = {"backend": options.engine, "path": options.path}

@@ -20,7 +20,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import note, show_line, table
-from palaestra.cli.episodes import Reading
+from palaestra.cli.episodes import GameReader
 from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.endpoint.config import address_of
 from palaestra.errors import UsageError
@@ -90,7 +90,7 @@ def _labelled(options: Options) -> tuple[list[Label], dict[str, int]]:
     """A label for each episode that has a reward, those that were there before among them."""
     shown: dict[str, tuple[Record, str]] = {}
     broken = same = 0
-    for _, record in Reading(options.files, Console(stderr=True)):
+    for _, record in GameReader(options.files, Console(stderr=True)):
         if record.episode.reward is None:
             broken += 1
             continue

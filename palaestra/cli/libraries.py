@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import palaestra
-from palaestra.cli.finding import Finding
+from palaestra.cli.finding import DoctorFinding
 
 PURPOSES = {
     "train": "play and train models in this process",
@@ -47,24 +47,24 @@ BASIC_EXTRA = "train"
 """The extra without which no agent is trained."""
 
 
-def library_findings() -> Iterator[Finding]:
+def library_findings() -> Iterator[DoctorFinding]:
     """Python, palaestra, then a line a library, and after each extra's libraries what it enables."""
     python = f"{python_version()} ({sys.executable})"
     try:
         about = metadata.metadata("palaestra")
     except metadata.PackageNotFoundError:
-        yield Finding("python", python)
+        yield DoctorFinding("python", python)
         text = f"{palaestra.__version__}, run from its sources and not installed: supported versions are not known"
-        yield Finding("palaestra", text, "broken", "pip install -e '.[train]' in its folder", vital=True)
+        yield DoctorFinding("palaestra", text, "broken", "pip install -e '.[train]' in its folder", vital=True)
         return
     supported = SpecifierSet(about["Requires-Python"] or "")
     fits = supported.contains(python_version(), prereleases=True)
-    yield Finding("python", f"{python} (needs {supported})", "ok" if fits else "broken", vital=True)
+    yield DoctorFinding("python", f"{python} (needs {supported})", "ok" if fits else "broken", vital=True)
     if about["Version"] == palaestra.__version__:
-        yield Finding("palaestra", f"{palaestra.__version__} ({palaestra.__path__[0]})")
+        yield DoctorFinding("palaestra", f"{palaestra.__version__} ({palaestra.__path__[0]})")
     else:
         text = f"{palaestra.__version__}, but was installed as {about['Version']}: its requirements may be out of date"
-        yield Finding("palaestra", text, "warning", "pip install again in its folder")
+        yield DoctorFinding("palaestra", text, "warning", "pip install again in its folder")
     requirements = [Requirement(line) for line in metadata.requires("palaestra") or ()]
     told: set[str] = set()
     for extra in ("", *(about.get_all("Provides-Extra") or ())):
@@ -78,7 +78,9 @@ def library_findings() -> Iterator[Finding]:
             absent = ", ".join(line.about for line in lines if line.state != "ok")
             text = PURPOSES.get(extra, "") + (f"; not ready: {absent}" if absent else "")
             remedy = f"pip install 'palaestra[{extra}]'" if absent else ""
-            yield Finding(f"extra {extra}", text, "missing" if absent else "ok", remedy, vital=extra == BASIC_EXTRA)
+            yield DoctorFinding(
+                f"extra {extra}", text, "missing" if absent else "ok", remedy, vital=extra == BASIC_EXTRA
+            )
 
 
 def _brings(extra: str, one: Requirement) -> bool:
@@ -87,7 +89,7 @@ def _brings(extra: str, one: Requirement) -> bool:
     return asked and not (extra and always)
 
 
-def _library(wanted: Requirement, extra: str) -> Finding:
+def _library(wanted: Requirement, extra: str) -> DoctorFinding:
     """One library: there or not, and in range or not."""
     supported = ",".join(sorted(map(str, wanted.specifier), reverse=True))
     needs = f"(needs {supported})" if supported else "(any version will do)"
@@ -97,13 +99,15 @@ def _library(wanted: Requirement, extra: str) -> Finding:
         version = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
         remedy = f"pip install 'palaestra[{extra}]'" if extra else install
-        return Finding(wanted.name, f"not installed {needs}", "missing", remedy, vital)
+        return DoctorFinding(wanted.name, f"not installed {needs}", "missing", remedy, vital)
     if not findable(wanted.name):
         text = f"{version} is listed as installed, but cannot be imported"
-        return Finding(wanted.name, text, "broken", install.replace("install", "install --force-reinstall"), vital)
+        return DoctorFinding(
+            wanted.name, text, "broken", install.replace("install", "install --force-reinstall"), vital
+        )
     if not wanted.specifier.contains(version, prereleases=True):
-        return Finding(wanted.name, f"{version} {needs}", "broken", install, vital)
-    return Finding(wanted.name, f"{version} {needs}")
+        return DoctorFinding(wanted.name, f"{version} {needs}", "broken", install, vital)
+    return DoctorFinding(wanted.name, f"{version} {needs}")
 
 
 def findable(library: str) -> bool:

@@ -17,7 +17,7 @@ from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.local_model import find_device, misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
-from palaestra.cli.finding import Finding, reason
+from palaestra.cli.finding import DoctorFinding, reason
 from palaestra.errors import UsageError
 from palaestra.trainers.attention import kernel_for
 from palaestra.trainers.config import GRPOConfig
@@ -26,7 +26,7 @@ from palaestra.trainers.scale.fit import counted, fits, fitted, refusal
 from palaestra.trainers.scale.room import Room, amount
 
 
-def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[Finding]:
+def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[DoctorFinding]:
     """Everything there is to say of a model, and of the memory of a run with it where one is described."""
     try:
         config, tokenizer, stops = read(name)
@@ -47,7 +47,7 @@ def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) 
             text = f"the tokenizer has ids up to {largest}, the model knows {shape.words}"
             yield _broken("vocabulary", text, "take tokenizer and model from the same place")
     for said in examine(tokenizer, stops):
-        yield Finding(said.about, said.text, said.state, said.remedy, vital=True)
+        yield DoctorFinding(said.about, said.text, said.state, said.remedy, vital=True)
     if shape is not None and run is not None and room is not None:
         yield from _memory(config, run, room)
 
@@ -87,11 +87,11 @@ def read(name: str) -> tuple[Any, Any, list[int]]:
     return parts["config"], parts["tokenizer"], ends if isinstance(ends, list) else [] if ends is None else [ends]
 
 
-def _architecture(shape: Outline) -> Iterator[Finding]:
+def _architecture(shape: Outline) -> Iterator[DoctorFinding]:
     """Whether the built-in engine serves this model, judged by what the engine itself goes by."""
     name = type(shape.model).__name__
     size = f"{shape.parameters / 1e9:.2f} billion" if shape.parameters >= 1e8 else f"{shape.parameters:,}"
-    yield Finding("parameters", f"{size} ({name}, {shape.layers} layers)")
+    yield DoctorFinding("parameters", f"{size} ({name}, {shape.layers} layers)")
     kinds = set(getattr(shape.model.config, "layer_types", None) or {"full_attention"})
     inner = shape.model.config.get_text_config()
     window = getattr(inner, "sliding_window", None)
@@ -100,16 +100,16 @@ def _architecture(shape: Outline) -> Iterator[Finding]:
         yield _broken("attention", text, "choose a model without sliding windows or state spaces")
     elif window and getattr(inner, "use_sliding_window", True) and not getattr(inner, "layer_types", None):
         text = f"looks back {window} tokens only: a run stops when a row is longer"
-        yield Finding("attention", text, "warning", f"--play.max-episode-tokens {window}")
+        yield DoctorFinding("attention", text, "warning", f"--play.max-episode-tokens {window}")
     else:
-        yield Finding("attention", "full in every layer: the engine serves it")
+        yield DoctorFinding("attention", "full in every layer: the engine serves it")
     if why := refused_on_cpu(shape.model.config):
-        yield Finding("vllm", why)
+        yield DoctorFinding("vllm", why)
     if longest := getattr(inner, "max_position_embeddings", None):
-        yield Finding("longest row", f"the model was made for {longest} tokens")
+        yield DoctorFinding("longest row", f"the model was made for {longest} tokens")
 
 
-def _weights(folder: Path, shape: Outline) -> Iterator[Finding]:
+def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
     """Whether the safetensors files are there, whole, and hold the weights that the config asks for."""
     from safetensors import safe_open
 
@@ -138,10 +138,10 @@ def _weights(folder: Path, shape: Outline) -> Iterator[Finding]:
         text = f"{stored}; the config asks for {shape.parameters:,}, and {lacking[0]} is missing"
         yield _broken("weights", text, "what is missing would be random; fetch the model again")
     else:
-        yield Finding("weights", f"{stored}, read from the headers alone")
+        yield DoctorFinding("weights", f"{stored}, read from the headers alone")
 
 
-def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[Finding]:
+def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[DoctorFinding]:
     """What a run takes, whether there is room for it, and what `train` would choose for it."""
     import torch
 
@@ -155,7 +155,7 @@ def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[Finding]:
     if room.on_gpu == (device.type == "cuda"):  # It is asked for this device, not for one that is not here.
         shape = outline(config)
         kernel = kernel_for(device, getattr(torch, found.config.scale.precision), shape.head_width)
-        yield Finding("attention kernel", f"{kernel.name}, in the learner")
+        yield DoctorFinding("attention kernel", f"{kernel.name}, in the learner")
     phases = {
         "held": needed.held,
         "while playing": needed.playing,
@@ -165,18 +165,18 @@ def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[Finding]:
     }
     for phase, parts in phases.items():
         for part in parts:
-            yield Finding(f"memory {phase}", f"{amount(part.size)} {part.name} ({part.how})")
+            yield DoctorFinding(f"memory {phase}", f"{amount(part.size)} {part.name} ({part.how})")
     if found.notes:
-        yield Finding("fit", f"train chooses {', '.join(found.notes)}")
+        yield DoctorFinding("fit", f"train chooses {', '.join(found.notes)}")
     total = f"{amount(needed.total)}"
     if not room.device:
-        yield Finding("memory in all", f"{total}; what this machine has is not known", "warning")
+        yield DoctorFinding("memory in all", f"{total}; what this machine has is not known", "warning")
     elif fits(needed, room):
-        yield Finding("memory in all", f"{total}; available on {room.name}: {amount(room.device)}")
+        yield DoctorFinding("memory in all", f"{total}; available on {room.name}: {amount(room.device)}")
     else:
         text, _, remedy = (refused or refusal(found.config, config, room)).rpartition(". ")
-        yield Finding("memory in all", text, "warning", remedy)
+        yield DoctorFinding("memory in all", text, "warning", remedy)
 
 
-def _broken(about: str, text: str, remedy: str) -> Finding:
-    return Finding(about, text, "broken", remedy, vital=True)
+def _broken(about: str, text: str, remedy: str) -> DoctorFinding:
+    return DoctorFinding(about, text, "broken", remedy, vital=True)

@@ -21,7 +21,7 @@ from palaestra.plain import from_pairs
 from palaestra.registry import check_options
 
 if TYPE_CHECKING:
-    from palaestra.cli.desk import Desk
+    from palaestra.cli.desk import PlayConsole
 
 QUOTES = '"""'
 _OPENING = re.compile(r'\s*("""(?=\s*$)|`{3,}(?!.*`)|~{3,})')
@@ -71,13 +71,13 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, args=list(arguments), prog="palaestra play")
     env_id, console = resolve(options.env_id), Console(highlight=False)
     from palaestra.cli.agents import open_guard
-    from palaestra.cli.desk import Desk
+    from palaestra.cli.desk import PlayConsole
     from palaestra.envs.records.by_hand import open_by_hand
 
     check_options(env_id, options.environment)
     guard = open_guard(options.guard_url, options.guard_below, options.guard_model)
     hand = open_by_hand(env_id, options.environment)
-    desk = Desk(hand, console, options.model, typed=sys.stdin.isatty(), guard=guard)
+    desk = PlayConsole(hand, console, options.model, typed=sys.stdin.isatty(), guard=guard)
     try:
         if options.episode is not None:
             desk.load(*_place(options.episode))
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if desk.broken else 0
 
 
-def _converse(desk: "Desk", console: Console) -> None:
+def _converse(desk: "PlayConsole", console: Console) -> None:
     """Answer what is typed or piped, to its end; a mistake is told, the environment's too, and the episode goes on."""
     for text in turns(console):
         try:

@@ -16,11 +16,11 @@ from rich.console import Console
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.pool import RULES, Pool, disputed_by, pooled
+from palaestra.envs.data.pool import RULES, TaskPool, disputed_by, pooled
 from palaestra.envs.data.pool_files import PoolRow, read_pool_file, read_test_prompts
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
-from palaestra.reading import Reading
+from palaestra.reading import RecordReader
 from palaestra.trainers.curation import prompt_digest
 from palaestra.trainers.durable import write_text
 from palaestra.trainers.sampling.curated import Curated
@@ -103,7 +103,7 @@ def _episodes(paths: Sequence[Path]) -> Iterator[Episode]:
     """Yield the episodes of all files; a file without any is refused."""
     for path in paths:
         empty = True
-        for _, record in Reading([path], note):
+        for _, record in RecordReader([path], note):
             empty = False
             yield record.episode
         if empty:
@@ -113,7 +113,7 @@ def _episodes(paths: Sequence[Path]) -> Iterator[Episode]:
             )
 
 
-def _shown(pool: Pool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+def _shown(pool: TaskPool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     """A row a source, a column a rule that has dropped anything."""
     sources = dict(pool.counts)
     names = ("rows", *(rule for rule in RULES if any(own[rule] for own in sources.values())), "kept")

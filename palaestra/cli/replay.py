@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
-from palaestra.cli.episodes import Reading
+from palaestra.cli.episodes import GameReader
 from palaestra.cli.ids import AllowsCode, import_allowed
 from palaestra.cli.output import reporting
 from palaestra.plain import from_pairs
@@ -40,11 +40,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _replay(options: Options, figures: dict[str, Any]) -> int:
-    from palaestra.envs.records.gathering import Stage
+    from palaestra.envs.records.gathering import ReplayMachines
 
     console, counts = Console(), Counter[str]()
     import_allowed(options.allow_code)
-    reading, stage = Reading(options.files, console), Stage(from_pairs(options.env_options, "env_options"))
+    reading, stage = GameReader(options.files, console), ReplayMachines(from_pairs(options.env_options, "env_options"))
     for whole in reading.whole():
         place, record = whole[0]
         difference = stage.replay([one for _, one in whole])

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import show_line, table
-from palaestra.cli.episodes import Reading
+from palaestra.cli.episodes import GameReader
 from palaestra.cli.ids import AllowsCode, import_allowed, resolve
 from palaestra.cli.output import reporting
 from palaestra.errors import UsageError
@@ -101,7 +101,7 @@ def _rescore(options: Options, figures: dict[str, Any]) -> int:
     is_function = options.reward.find(":") > 0 and "/" not in options.reward
     name = options.reward if is_function else resolve(options.reward)
     console, tally = Console(), _Tally()
-    reading, given = Reading(options.files, console), from_pairs(options.env_options, "env_options")
+    reading, given = GameReader(options.files, console), from_pairs(options.env_options, "env_options")
     if is_function and given:
         raise UsageError(f"--reward {name} is a function, which takes no --env-options; leave them out")
 
@@ -126,13 +126,13 @@ def _rescore(options: Options, figures: dict[str, Any]) -> int:
 
 
 def _rescored(
-    reading: Reading, name: str, is_function: bool, given: Mapping[str, Any]
+    reading: GameReader, name: str, is_function: bool, given: Mapping[str, Any]
 ) -> Iterator[tuple[str, Record, Record]]:
     """Each episode, and the same with its new reward. Rounds of a game reward all its seats at once."""
-    from palaestra.envs.records.gathering import Stage
+    from palaestra.envs.records.gathering import ReplayMachines
     from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 
-    stage = Stage(given)
+    stage = ReplayMachines(given)
     by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.judged
     scorer = None if by_rounds else find_scorer(name, given)
     for whole in reading.whole() if by_rounds else ([one] for one in reading):

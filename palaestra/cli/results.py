@@ -11,7 +11,7 @@ from rich.table import Table
 
 from palaestra.cli.display import table
 from palaestra.trainers.evaluate import Both, Report
-from palaestra.trainers.statistics import Comparison, powers_of_two
+from palaestra.trainers.statistics import PairedDifference, powers_of_two
 
 _ABSENT = "-"
 SUITE = "palaestra/"
@@ -73,7 +73,7 @@ def k_table(report: Report, title: str = "") -> Table:
     return table(title, rows, ("pass@k", "95 %", "maj@k"))
 
 
-def comparison_table(title: str, compared: Mapping[str, Comparison]) -> Table:
+def comparison_table(title: str, compared: Mapping[str, PairedDifference]) -> Table:
     """How much better the first of two agents is: a column for each way they played."""
     comparisons = list(compared.values())
     rows = {
@@ -98,7 +98,7 @@ def report_figures(report: Report) -> dict[str, Any]:
     return figures | {"at_k": of_k}
 
 
-def comparison_figures(found: Comparison) -> dict[str, Any]:
+def comparison_figures(found: PairedDifference) -> dict[str, Any]:
     """A comparison for JSON."""
     return _known(asdict(found), _OF_PAIRS)
 

@@ -110,7 +110,7 @@ class RolloutOptions(Reported):
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
+class PlayedRollouts:
     """The episodes that were played, for the command that requested them."""
 
     options: RolloutOptions
@@ -139,7 +139,7 @@ class Rollouts:
 
 
 def run_rollouts(
-    options: RolloutOptions, name: str, finish: Callable[[Rollouts], int], stitching: Stitching | None = None
+    options: RolloutOptions, name: str, finish: Callable[[PlayedRollouts], int], stitching: Stitching | None = None
 ) -> int:
     """Play the missing episodes, then call `finish`. Return 2 after an error, with a text on how to resume.
 
@@ -166,7 +166,7 @@ def run_rollouts(
             console = Console()
             with blaming():
                 starts, cost = _play_missing(options, env_id, environment, played, interrupts, console, stitching)
-                return finish(Rollouts(options, env_id, environment, played, starts, cost, console, figures))
+                return finish(PlayedRollouts(options, env_id, environment, played, starts, cost, console, figures))
         except Interrupted as stop:
             print(f"\ninterrupted; {_way_on(played)}", file=sys.stderr)
             return 128 + stop.number

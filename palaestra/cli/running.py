@@ -23,7 +23,7 @@ from palaestra.trainers.run import Run
 from palaestra.trainers.scale.ranks import here
 
 _HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again ends at once, without it\n"
-Options = TypeVar("Options")
+OptionsT = TypeVar("OptionsT")
 
 
 def go_on(
@@ -86,7 +86,7 @@ def named_options(arguments: Sequence[str]) -> set[str]:
     return {word[2:].partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
 
 
-def understood(default: Options, arguments: Sequence[str], **more: Any) -> Options:
+def understood(default: OptionsT, arguments: Sequence[str], **more: Any) -> OptionsT:
     """The options as the arguments change them. One that there is not is held against the last words of those there
     are: nobody remembers every section, and tyro finds no slip of a key behind one.
     """

@@ -14,7 +14,7 @@ from palaestra.cli.display import note
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.protocols import Arena
-from palaestra.reading import Reading
+from palaestra.reading import RecordReader
 from palaestra.record import Record
 from palaestra.registry import chosen_format, load_author
 from palaestra.trainers.provenance import digest_of
@@ -93,7 +93,7 @@ class Stitching:
 
     def _read(self, path: Path, env_id: str) -> None:
         """Read the first episode of each task in which the agent called no tool."""
-        for place, record in Reading([path], note):
+        for place, record in RecordReader([path], note):
             if record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
                 raise UsageError(f"{place} is of {record.env_id}; expected solutions of {env_id}, which is played")
             attempt = record.episode.attempt

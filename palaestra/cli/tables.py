@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EvalArena:
     """An arena, and who plays in it."""
 
     agent: "Agent"
@@ -43,7 +43,7 @@ def open_table(
     env_id: str,
     slots: int,
     seed: int,
-) -> Iterator[Table]:
+) -> Iterator[EvalArena]:
     """Open the arena in which the agent of that name plays, and close everything at the end."""
     agent_options = _made_for(name, agent, env_id, environment)
     with ExitStack() as opened:
@@ -60,7 +60,7 @@ def open_table(
 
 def _seated(
     agent: "Agent", other: "Agent | None", seats: Sequence[str], places: Arena, made: Mapping[str, Any]
-) -> Table:
+) -> EvalArena:
     from palaestra.agents.policies.table import seated_agent
 
     there = tuple(getattr(places, "seats", ()))
@@ -68,10 +68,10 @@ def _seated(
         has = f"the seats {', '.join(there)}" if there else "one seat, which has no name: leave out --seats"
         raise UsageError(f"--seats names {unknown[0]!r}; the environment has {has}")
     if not there:
-        return Table(agent, places, made, ())
+        return EvalArena(agent, places, made, ())
     own_seats = tuple(seat for seat in there if not seats or seat in seats)
     players = {seat: agent if seat in own_seats or other is None else other for seat in there}
-    return Table(seated_agent(players), places, made, own_seats)
+    return EvalArena(seated_agent(players), places, made, own_seats)
 
 
 def _made_for(name: str, agent: "Agent", env_id: str, environment: Mapping[str, Any]) -> dict[str, Any]:

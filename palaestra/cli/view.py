@@ -87,11 +87,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
     from palaestra.trainers.viewer.collect import Collection
-    from palaestra.trainers.viewer.compare import Comparison
+    from palaestra.trainers.viewer.compare import RunComparison
     from palaestra.trainers.viewer.page import write
 
     if options.compares:
-        written = write(options.out or Path("compare.html"), Comparison(options.paths))
+        written = write(options.out or Path("compare.html"), RunComparison(options.paths))
         what = f"{len(options.paths)} runs"
     else:
         collection = Collection(options.paths, steps)
@@ -109,9 +109,9 @@ def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
 
 
 def _serve(options: Options, steps: frozenset[int] | None, console: Console) -> int:
-    from palaestra.trainers.viewer.server import Viewer
+    from palaestra.trainers.viewer.server import ViewerServer
 
-    viewer = Viewer(options.paths, steps, options.port)
+    viewer = ViewerServer(options.paths, steps, options.port)
     try:
         show_line(console, f"{viewer.url}\nCtrl-C ends it")
         if options.open:

@@ -8,6 +8,6 @@ questions among several servers, `judge` requests answers of a fixed form. Left 
 
 from palaestra.endpoint.client import Endpoint
 from palaestra.endpoint.config import EndpointConfig
-from palaestra.endpoint.reply import Answer, ToolCall, Totals, Usage
+from palaestra.endpoint.reply import ChatCompletion, ToolCall, Totals, Usage
 
-__all__ = ["Answer", "Endpoint", "EndpointConfig", "ToolCall", "Totals", "Usage"]
+__all__ = ["ChatCompletion", "Endpoint", "EndpointConfig", "ToolCall", "Totals", "Usage"]

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from palaestra.endpoint.reply import Answer
+from palaestra.endpoint.reply import ChatCompletion
 from palaestra.episode import Message
 from palaestra.errors import Broken, UsageError
 
@@ -27,7 +27,7 @@ class Served(Protocol):
 
     def complete(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float
-    ) -> Coroutine[Any, Any, Answer]:
+    ) -> Coroutine[Any, Any, ChatCompletion]:
         """Return the next turn. Raise `Broken` or `UsageError` if there is none."""
 
     def check(self) -> Coroutine[Any, Any, None]:
@@ -59,7 +59,7 @@ class Balanced:
         self._lines = [_Line(server) for server in servers]
         self._rest, self._patience, self._silent = rest, patience, False
 
-    async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> Answer:
+    async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> ChatCompletion:
         """Return the answer of the server with the fewest questions; of another if that server fails."""
         deadline, wait = time.monotonic() + self._patience, _FIRST_WAIT
         while True:

@@ -17,13 +17,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from palaestra.endpoint.config import PATH, EndpointConfig, Secret, address_of
-from palaestra.endpoint.http import Again, HttpClient, Response
+from palaestra.endpoint.http import HttpClient, Response, RetryableError
 from palaestra.endpoint.pace import Pace
 from palaestra.endpoint.reply import (
-    Answer,
+    ChatCompletion,
     Problem,
     Totals,
-    Unreadable,
+    UnreadableReply,
     Usage,
     parse,
     problem_in_page,
@@ -93,7 +93,7 @@ class Endpoint:
         max_tokens: int | None = None,
         temperature: float | None = None,
         seed: int | None = None,
-    ) -> Answer:
+    ) -> ChatCompletion:
         """Return the next turn of a dialogue. Raise UsageError or Broken as the module's docstring says."""
         request: dict[str, Any] = {"model": self.config.model, "messages": list(messages)}
         if tools:
@@ -123,7 +123,7 @@ class Endpoint:
                 response = await self._send("/models", None)
         except TimeoutError:  # The server may be busy, and still answer a question.
             return
-        except Again as again:
+        except RetryableError as again:
             raise UsageError(f"{self._address} cannot be reached: {again}; is the server running there?") from None
         if response.status == 401:
             raise UsageError(self._refusal(response.status, problem_in_page(response.body)))
@@ -151,7 +151,7 @@ class Endpoint:
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         costly, failed_at = 0, 0.0
 
-        def hopeless(again: Again, over: bool) -> bool:
+        def hopeless(again: RetryableError, over: bool) -> bool:
             nonlocal costly, failed_at
             if not failed_at:
                 failed_at = time.monotonic()
@@ -162,7 +162,7 @@ class Endpoint:
 
         return await self._http.retried(attempt, self.config.patience, self.config.backoff, hopeless=hopeless)
 
-    def _warn(self, again: Again) -> None:
+    def _warn(self, again: RetryableError) -> None:
         """Log a warning about a failed try, at most once every `_QUIET` seconds."""
         if not self._silent and time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET
@@ -170,11 +170,11 @@ class Endpoint:
             for_long = f"; trying again for {patience:g} s" if patience else ""
             log.warning("%s: %s%s", self._address, again, for_long)
 
-    async def _try(self, asked: dict[str, Any], max_tokens: int | None) -> Answer:
+    async def _try(self, asked: dict[str, Any], max_tokens: int | None) -> ChatCompletion:
         """Send the question once, when the rate limits allow, and return the answer or raise the failure."""
         body = json.dumps(asked, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
-        def read(document: Mapping[str, Any]) -> Answer:
+        def read(document: Mapping[str, Any]) -> ChatCompletion:
             return read_answer(document, max_tokens=max_tokens, sent_bytes=len(body))
 
         answer = await self._exchange(PATH, body, max_tokens or 0, read)
@@ -187,7 +187,7 @@ class Endpoint:
             asked[self._limit_name] = asked.pop("max_tokens")
             return await self._try(asked, max_tokens)
         if self.totals.answers and problem.is_length and status in (400, 413, 422):
-            return Answer("", cut=True)
+            return ChatCompletion("", cut=True)
         return self._judge(status, problem, wait)
 
     async def _exchange(
@@ -206,7 +206,7 @@ class Endpoint:
             async with asyncio.timeout(self.config.timeout):
                 response = await self._send(path, body, headers)
         except TimeoutError:
-            raise Again(f"no whole answer within {self.config.timeout:g} s", costly=True) from None
+            raise RetryableError(f"no whole answer within {self.config.timeout:g} s", costly=True) from None
         status, data, elsewhere = response.status, response.body, response.headers.get("location", "")
         if 300 <= status < 400:
             raise self._refused(
@@ -217,15 +217,15 @@ class Endpoint:
             problem = problem_in_page(data) if status >= 400 else problem_of(document := parse(data))
             if problem is None:
                 answer = read(document)
-                if isinstance(answer, Answer):
+                if isinstance(answer, ChatCompletion):
                     booked[1] = answer.usage.prompt_tokens + answer.usage.completion_tokens
                 return answer
-        except Unreadable as error:
+        except UnreadableReply as error:
             if not self.totals.answers and data.lstrip()[:1] == b"<":
                 raise UsageError(
                     f"{self._address}{path} answered {self._shown(str(error))}: no such server is there; {_EXPECTED}"
                 ) from None
-            raise Again(f"it answered {self._shown(str(error))}", costly=True) from None
+            raise RetryableError(f"it answered {self._shown(str(error))}", costly=True) from None
         return _Refusal(problem.status or status, problem, response.wait)
 
     def _judge(self, status: int, problem: Problem, wait: float | None) -> NoReturn:
@@ -233,7 +233,7 @@ class Endpoint:
         quota = problem.code == "insufficient_quota"
         if not quota and (status in _AGAIN or status >= 500 or status < 400):
             reason = f"it answered {status}: {self._shown(problem.message)}"
-            raise Again(reason, wait, costly=status < 400)
+            raise RetryableError(reason, wait, costly=status < 400)
         raise self._refused(self._refusal(status, problem), always=quota or status in (401, 402))
 
     def _refused(self, reason: str, *, always: bool = False) -> UsageError | Broken:
@@ -250,7 +250,7 @@ class Endpoint:
         }
         return f"{self._address} refused with {status}: {self._shown(problem.message)}{hints.get(status, '')}"
 
-    def _priced(self, answer: Answer) -> Answer:
+    def _priced(self, answer: ChatCompletion) -> ChatCompletion:
         usage = answer.usage
         cost = (usage.prompt_tokens * self.config.price_in + usage.completion_tokens * self.config.price_out) / 1e6
         hide = self._secret.hide
@@ -266,7 +266,7 @@ class Endpoint:
         """Send a request and return its response without the key."""
         try:
             response = await self._http.send(path, body, self.config.max_body_bytes, headers)
-        except Again as again:
+        except RetryableError as again:
             if again.tls and not self.totals.answers:
                 raise UsageError(
                     f"{self._address}: no secure connection: {again}; check the address, and its certificate "

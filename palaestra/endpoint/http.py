@@ -1,8 +1,8 @@
 """One server over HTTP: bounded requests with retries, for endpoints and remote sandboxes.
 
 No body is read beyond its maximum size or accepted compressed (it may be a thousand times as large), no redirect is
-followed, no cookie stored, no proxy used for this machine. A failure that may pass raises `Again`. The key goes into
-one header and is shown nowhere. Left out: the meaning of the messages, and how long one try may take.
+followed, no cookie stored, no proxy used for this machine. A failure that may pass raises `RetryableError`. The key
+goes into one header and is shown nowhere. Left out: the meaning of the messages, and how long one try may take.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ PAGE_BYTES = 64 * 2**10
 """Bytes of a refusal's body that are read for its message."""
 
 
-class Again(Exception):
+class RetryableError(Exception):
     """Raised for a failed try that may succeed if repeated."""
 
     def __init__(self, reason: str, wait: float | None = None, *, costly: bool = False, tls: bool = False) -> None:
@@ -107,7 +107,10 @@ class HttpClient:
     async def send(
         self, path: str, body: bytes | None, most: int, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Send one request, a GET if `body` is None. `most`: maximum bytes of the answer. Raise `Again` if it fails."""
+        """Send one request, a GET if `body` is None, and read at most `most` bytes of the answer.
+
+        Raise `RetryableError` if it fails.
+        """
         import httpx
 
         method, url = "GET" if body is None else "POST", self.address + path
@@ -119,9 +122,9 @@ class HttpClient:
         except httpx.TransportError as error:
             reason, tls = _reason(error)
             if isinstance(error, httpx.TimeoutException):
-                raise Again(f"no connection within {self._connect_seconds:g} s") from None
+                raise RetryableError(f"no connection within {self._connect_seconds:g} s") from None
             what = "no connection" if isinstance(error, httpx.ConnectError) else "the connection failed"
-            raise Again(f"{what}: {self.shown(reason)}", tls=tls) from None
+            raise RetryableError(f"{what}: {self.shown(reason)}", tls=tls) from None
         finally:
             pool.busy -= 1
 
@@ -132,7 +135,7 @@ class HttpClient:
         first_wait: float,
         *,
         seconds: float | None = None,
-        hopeless: Callable[[Again, bool], bool] = lambda again, over: again.costly,
+        hopeless: Callable[[RetryableError, bool], bool] = lambda again, over: again.costly,
     ) -> T:
         """Repeat `attempt` until it succeeds, for `patience` seconds after the first failure; then raise `Broken`.
 
@@ -148,7 +151,7 @@ class HttpClient:
                         outcome = await attempt()
                         self.trouble = ""
                         return outcome
-                    except Again as again:
+                    except RetryableError as again:
                         self.trouble = str(again)
                         now = time.monotonic()
                         failed_at = failed_at or now
@@ -210,14 +213,14 @@ class HttpClient:
         if response.headers.get("content-encoding", "identity") != "identity":
             if refused:
                 return b""
-            raise Again("it answered a compressed body, which was not asked for", costly=True)
+            raise RetryableError("it answered a compressed body, which was not asked for", costly=True)
         data = bytearray()
         async for part in response.aiter_raw():
             data += part
             if refused and len(data) > PAGE_BYTES:
                 return bytes(data[:PAGE_BYTES])
             if len(data) > most:
-                raise Again(f"{self._too_large}{most} bytes", costly=True)
+                raise RetryableError(f"{self._too_large}{most} bytes", costly=True)
         return bytes(data)
 
 

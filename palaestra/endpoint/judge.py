@@ -24,7 +24,7 @@ _GRACE = 5.0
 
 
 @dataclass(slots=True)
-class Counts:
+class JudgeCounts:
     """Counts of the questions so far."""
 
     read: int = 0
@@ -36,7 +36,7 @@ class Counts:
     """Number of questions that were given up."""
 
 
-class Judge(Generic[T]):
+class JudgeClient(Generic[T]):
     """Requests verdicts, on a thread of its own. Close it."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Judge(Generic[T]):
                 f"a judge with {len(servers)} servers, tries={tries}, max_tokens={max_tokens}, deadline={deadline}; "
                 "expected at least one server, one try and one token, and a deadline above 0"
             )
-        self.counts = Counts()
+        self.counts = JudgeCounts()
         self._served = Balanced(servers, rest=rest, patience=patience)
         self._read, self._tries, self._max_tokens = read, tries, max_tokens
         self._deadline, self._thoughts = deadline, thoughts

@@ -1,8 +1,8 @@
 """Parse a server's answer and check its figures.
 
-A body is untrusted JSON: a value of an unexpected type raises `Unreadable`, never crashes. Token counts may be wrong,
-so each is checked against the request and the text; an impossible one is estimated and marked. Left out: HTTP, timeouts
-and retries (`client`).
+A body is untrusted JSON: a value of an unexpected type raises `UnreadableReply`, never crashes. Token counts may be
+wrong, so each is checked against the request and the text; an impossible one is estimated and marked. Left out: HTTP,
+timeouts and retries (`client`).
 """
 
 import json
@@ -28,7 +28,7 @@ _SHOWN = 300
 """Characters of a server's message that are shown."""
 
 
-class Unreadable(Exception):
+class UnreadableReply(Exception):
     """Raised for a response without the requested content."""
 
 
@@ -77,7 +77,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatCompletion:
     """One turn of the model behind an endpoint."""
 
     content: str
@@ -110,11 +110,11 @@ def parse(body: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise Unreadable(f"bytes that are not UTF-8 ({error.reason} at {error.start})") from None
+        raise UnreadableReply(f"bytes that are not UTF-8 ({error.reason} at {error.start})") from None
     except (ValueError, RecursionError):
-        raise Unreadable(f"{_kind(body)} instead of JSON: {body[:200].decode('utf-8', 'replace')!r}") from None
+        raise UnreadableReply(f"{_kind(body)} instead of JSON: {body[:200].decode('utf-8', 'replace')!r}") from None
     if not isinstance(document, dict):
-        raise Unreadable(f"JSON that is no object: {_short(document)}")
+        raise UnreadableReply(f"JSON that is no object: {_short(document)}")
     return document
 
 
@@ -141,7 +141,7 @@ def problem_in_page(body: bytes) -> Problem:
     """Return the error in the body of a refusal, which may be JSON, a page or nothing."""
     try:
         problem = problem_of(parse(body))
-    except Unreadable:
+    except UnreadableReply:
         problem = None
     return problem or Problem(plain(_TAGS.sub(" ", body[:10_000].decode("utf-8", "replace"))) or "(it gave no reason)")
 
@@ -153,13 +153,13 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def read_answer(document: Mapping[str, Any], *, max_tokens: int | None, sent_bytes: int) -> Answer:
+def read_answer(document: Mapping[str, Any], *, max_tokens: int | None, sent_bytes: int) -> ChatCompletion:
     """Return the turn in an answer; its usage has no cost yet."""
     choices = document.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
-        raise Unreadable(f"no message in its 'choices': {_short(choices)}")
+        raise UnreadableReply(f"no message in its 'choices': {_short(choices)}")
     content = _text(message.get("content"), "content") or _text(message.get("refusal"), "refusal")
     reasoning = _text(message.get("reasoning_content") or message.get("reasoning"), "reasoning")
     calls = _calls(message.get("tool_calls"))
@@ -167,7 +167,7 @@ def read_answer(document: Mapping[str, Any], *, max_tokens: int | None, sent_byt
     usage, spoken = _usage(document.get("usage"), max_tokens, answer_bytes, sent_bytes)
     finish = choice.get("finish_reason")
     cut = (isinstance(finish, str) and finish in _CUT) or (max_tokens is not None and spoken >= max_tokens)
-    return Answer(content, reasoning, calls, cut, usage)
+    return ChatCompletion(content, reasoning, calls, cut, usage)
 
 
 def _usage(reported: Any, max_tokens: int | None, said: int, sent_bytes: int) -> tuple[Usage, int]:
@@ -194,13 +194,13 @@ def _calls(value: Any) -> tuple[ToolCall, ...]:
     if not value:
         return ()
     if not isinstance(value, list):
-        raise Unreadable(f"'tool_calls' of the wrong type: {_short(value)}")
+        raise UnreadableReply(f"'tool_calls' of the wrong type: {_short(value)}")
     calls = []
     for item in value:
         function = item.get("function") if isinstance(item, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str):
-            raise Unreadable(f"a tool call without a function's name: {_short(item)}")
+            raise UnreadableReply(f"a tool call without a function's name: {_short(item)}")
         arguments = function.get("arguments")
         if isinstance(arguments, dict):  # Some servers send the object itself.
             arguments = json.dumps(arguments, ensure_ascii=False)
@@ -215,7 +215,7 @@ def _text(value: Any, where: str) -> str:
     if isinstance(value, list) and all(isinstance(part, dict) for part in value):
         value = "".join(part["text"] for part in value if isinstance(part.get("text"), str))
     if not isinstance(value, str):
-        raise Unreadable(f"{where!r} of the wrong type: {_short(value)}")
+        raise UnreadableReply(f"{where!r} of the wrong type: {_short(value)}")
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 

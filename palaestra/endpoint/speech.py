@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from palaestra.endpoint.reply import Unreadable
+from palaestra.endpoint.reply import UnreadableReply
 
 SPEECH_PATH = "/audio/transcriptions"
 
@@ -26,5 +26,5 @@ def read_transcript(document: Mapping[str, Any]) -> str:
     """Return the transcript in a response."""
     text = document.get("text")
     if not isinstance(text, str):
-        raise Unreadable(f"no 'text' but {', '.join(map(str, document))[:100]!r}")
+        raise UnreadableReply(f"no 'text' but {', '.join(map(str, document))[:100]!r}")
     return text.encode("utf-8", "replace").decode("utf-8")

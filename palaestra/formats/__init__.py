@@ -23,10 +23,21 @@ from typing import cast
 
 from palaestra.errors import ConfigError, UsageError
 from palaestra.formats.detection import detect
-from palaestra.formats.parsed import Fault, Format, Parsed, ParsedCall
+from palaestra.formats.parsed import CallParseError, Format, Parsed, ParsedCall
 from palaestra.formats.parsed import Schemas as Schemas
 
-__all__ = ["DEFAULT", "FORMATS", "Fault", "Format", "Parsed", "ParsedCall", "detect", "get", "known", "translate"]
+__all__ = [
+    "DEFAULT",
+    "FORMATS",
+    "CallParseError",
+    "Format",
+    "Parsed",
+    "ParsedCall",
+    "detect",
+    "get",
+    "known",
+    "translate",
+]
 
 DEFAULT = "hermes"
 """Format that environments read by default, and that demonstrators write."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from palaestra.formats import deepseek, fence, glm, harmony, hermes, llama3, mistral, openai, qwen3_coder, stray, tags
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, Turn, first_said, said
+from palaestra.formats.scanning import NAME, THINK, TurnScan, first_said, said
 
 EXAMPLE, render = hermes.EXAMPLE, hermes.render
 
@@ -53,7 +53,7 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     return (
         _first_with_calls([read for *_, read in sorted(maybe, key=itemgetter(0, 1))], text, tools)
         or parsed
-        or stray.check(said(text), Turn(text, EXAMPLE, tools=tools))
+        or stray.check(said(text), TurnScan(text, EXAMPLE, tools=tools))
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from palaestra.formats.dialect import Dialect, before_calls
 from palaestra.formats.parsed import ParsedCall
-from palaestra.formats.scanning import NAME, THINK, Turn, plain_name, skip_blank
+from palaestra.formats.scanning import NAME, THINK, TurnScan, plain_name, skip_blank
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = (
@@ -36,7 +36,7 @@ def _written(call: ParsedCall) -> str:
     return _OPEN + plain_name(call.name, "deepseek") + _SEPARATOR + dump(call.arguments) + _CLOSE
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, position = turn.text, marker.end()
     if marker[0] != _OPEN:
         return position

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import Reader, Turn, walk
+from palaestra.formats.scanning import MarkReader, TurnScan, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Dialect:
 
     example: str
     markers: "re.Pattern[str]"
-    reader: Reader
+    reader: MarkReader
     writer: Callable[[ParsedCall], str]
     opener: str = ""
     closer: str = ""
@@ -28,7 +28,7 @@ class Dialect:
 
     def parse(self, text: str, tools: Schemas = ()) -> Parsed:
         """Read a turn: its calls and faults in order, and the text around them."""
-        turn = Turn(text, self.example, self.markers, tools)
+        turn = TurnScan(text, self.example, self.markers, tools)
         parsed = walk(turn, self._read)
         return parsed if turn.final else stray.check(parsed, turn)
 
@@ -36,7 +36,7 @@ class Dialect:
         """Write a turn; a UsageError for what the dialect has no way to write."""
         return before_calls(content, self.between.join(map(self.writer, calls)), self.between)
 
-    def _read(self, turn: Turn, marker: "re.Match[str]") -> int:
+    def _read(self, turn: TurnScan, marker: "re.Match[str]") -> int:
         if self.closer and marker[0] == self.closer:
             turn.fault(f"{self.closer} without {self.opener} before it", marker.start())
             return marker.end()

@@ -11,7 +11,7 @@ import re
 from palaestra.errors import UsageError
 from palaestra.formats.dialect import Dialect
 from palaestra.formats.parsed import ParsedCall
-from palaestra.formats.scanning import THINK, Turn
+from palaestra.formats.scanning import THINK, TurnScan
 from palaestra.formats.values import code_tool
 
 EXAMPLE = "```python, the code on lines of its own, ``` on a line of its own"
@@ -40,7 +40,7 @@ def _written(call: ParsedCall) -> str:
     return f"{ticks}python\n{code}\n{ticks}"
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, begin, indent, name = turn.text, marker.end(), len(marker[1]), code_tool(turn.tools) or "python"
     for closer in _CLOSERS.finditer(text, begin):
         if len(closer[2]) >= len(marker[2]) and len(closer[1]) <= indent:

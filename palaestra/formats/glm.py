@@ -14,7 +14,7 @@ import re
 
 from palaestra.formats.dialect import Dialect
 from palaestra.formats.parsed import ParsedCall
-from palaestra.formats.scanning import NAME, THINK, Turn, plain_name
+from palaestra.formats.scanning import NAME, THINK, TurnScan, plain_name
 from palaestra.formats.values import BareText, Typing
 
 EXAMPLE = "<tool_call>tool<arg_key>argument</arg_key><arg_value>value</arg_value></tool_call>"
@@ -31,7 +31,7 @@ _VALUES = BareText(
 )
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, begin = turn.text, marker.end()
     tool = _TOOL.match(text, begin)
     if tool is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from palaestra.formats.dialect import Dialect, before_calls
 from palaestra.formats.parsed import ParsedCall
-from palaestra.formats.scanning import NAME, THINK, Turn, plain_name, said, skip_blank
+from palaestra.formats.scanning import NAME, THINK, TurnScan, plain_name, said, skip_blank
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = '<|channel|>commentary to=functions.tool <|constrain|>json<|message|>{"argument": "value"}<|call|>'
@@ -47,7 +47,7 @@ def _written(call: ParsedCall) -> str:
     return f"<|channel|>commentary to=functions.{name} <|constrain|>json{_MESSAGE}{dump(call.arguments)}<|call|>"
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, begin = turn.text, marker.start()
     if marker[0] in _NO_HEADERS:
         return marker.end()
@@ -69,7 +69,7 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
     return behind
 
 
-def _call(turn: Turn, recipient: str, position: int) -> int:
+def _call(turn: TurnScan, recipient: str, position: int) -> int:
     """Read the body of a message to a tool."""
     text = turn.text
     begin = skip_blank(text, position)

@@ -6,7 +6,7 @@ Written by Qwen2.5, Qwen3, Hermes and many fine-tunes.
 import re
 
 from palaestra.formats.dialect import Dialect
-from palaestra.formats.scanning import BLANKS, THINK, Turn, skip_blank
+from palaestra.formats.scanning import BLANKS, THINK, TurnScan, skip_blank
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = '<tool_call>{"name": "tool", "arguments": {"argument": "value"}}</tool_call>'
@@ -14,7 +14,7 @@ EXAMPLE = '<tool_call>{"name": "tool", "arguments": {"argument": "value"}}</tool
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, begin = turn.text, marker.end()
     value, end, reason, lenient = decode(text, begin)
     if reason:

@@ -12,7 +12,7 @@ from typing import Any
 
 from palaestra.formats.dialect import Dialect, before_calls
 from palaestra.formats.parsed import ParsedCall, Schemas
-from palaestra.formats.scanning import BLANKS, THINK, Turn, skip_blank
+from palaestra.formats.scanning import BLANKS, THINK, TurnScan, skip_blank
 from palaestra.formats.values import SPELLINGS, Typing, as_call, decode, dump, tool_names
 
 EXAMPLE = '{"name": "tool", "parameters": {"argument": "value"}}'
@@ -38,7 +38,7 @@ def _written(call: ParsedCall) -> str:
     return dump({"name": call.name, "parameters": call.arguments})
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, tagged = turn.text, marker[0] == _TAG
     if marker[0].startswith("<") and not tagged:  # A token that ends the turn or message.
         return marker.end()

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from palaestra.formats.dialect import Dialect
-from palaestra.formats.scanning import NAME, THINK, Turn, plain_name, skip_blank
+from palaestra.formats.scanning import NAME, THINK, TurnScan, plain_name, skip_blank
 from palaestra.formats.values import as_call, decode, dump, with_arguments
 
 EXAMPLE = '[TOOL_CALLS]tool[ARGS]{"argument": "value"}'
@@ -18,7 +18,7 @@ _OPEN, _ARGS = "[TOOL_CALLS]", "[ARGS]"
 _HEAD = re.compile(rf"({NAME})\s*+(?:\[CALL_ID\]\s*+{NAME}\s*+)?(\[ARGS\])?\s*+")
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, begin = turn.text, skip_blank(turn.text, marker.end())
     if text[begin : begin + 1] in ("[", "{"):
         value, end, reason, lenient = decode(text, begin)
@@ -36,7 +36,7 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
     return end
 
 
-def _add_list(turn: Turn, value: Any, lenient: bool, position: int) -> None:
+def _add_list(turn: TurnScan, value: Any, lenient: bool, position: int) -> None:
     """Add the calls of the older form; one object without its list counts as well."""
     items = value if isinstance(value, list) else [value]
     if not items:

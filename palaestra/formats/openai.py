@@ -13,7 +13,7 @@ from typing import Any
 
 from palaestra.formats import stray
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, said, walk
+from palaestra.formats.scanning import THINK, TurnScan, said, walk
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = (
@@ -28,7 +28,7 @@ _MARKERS = re.compile(rf"{MARK}|{THINK}")
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a message written as JSON; any other text is content."""
-    turn = Turn(text, EXAMPLE, _MARKERS, tools)
+    turn = TurnScan(text, EXAMPLE, _MARKERS, tools)
     return stray.check(walk(turn, _read), turn)
 
 
@@ -44,7 +44,7 @@ def parse_message(message: Any, text_format: Format | None = None, tools: Schema
     tool_calls, content = message.get("tool_calls"), _text(message.get("content"))
     if tool_calls is None or tool_calls == []:
         return text_format.parse(content, tools) if text_format else said(content)
-    turn = Turn(content, EXAMPLE)
+    turn = TurnScan(content, EXAMPLE)
     _add(turn, tool_calls, 0)
     return Parsed(said(content).content, tuple(turn.calls))
 
@@ -57,7 +57,7 @@ def render_message(calls: Iterable[ParsedCall], content: str = "") -> dict[str, 
     return message | {"tool_calls": tool_calls} if tool_calls else message
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, begin = turn.text, marker.end()
     value, end, reason, _ = decode(text, begin)
     if reason:
@@ -74,7 +74,7 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
     return len(text)
 
 
-def _add(turn: Turn, found: Any, position: int) -> None:
+def _add(turn: TurnScan, found: Any, position: int) -> None:
     """Add the calls of a message to the turn."""
     if isinstance(found, list):
         turn.add_all([_call(item) for item in found], position)

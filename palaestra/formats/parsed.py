@@ -25,7 +25,7 @@ class ParsedCall:
 
 
 @statically_frozen
-class Fault:
+class CallParseError:
     """A call that could not be read. `text` names the fault, the position and a correct example."""
 
     text: str
@@ -38,7 +38,7 @@ class Parsed:
     """A parsed turn: `content` is its text without calls and thinking, stripped."""
 
     content: str
-    calls: tuple[ParsedCall | Fault, ...] = ()
+    calls: tuple[ParsedCall | CallParseError, ...] = ()
     """Calls and faults in the order they were written."""
 
     @property

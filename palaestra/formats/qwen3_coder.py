@@ -18,7 +18,7 @@ import re
 
 from palaestra.formats.dialect import Dialect
 from palaestra.formats.parsed import ParsedCall
-from palaestra.formats.scanning import NAME, THINK, Turn, plain_name, skip_blank
+from palaestra.formats.scanning import NAME, THINK, TurnScan, plain_name, skip_blank
 from palaestra.formats.values import BareText, Typing
 
 EXAMPLE = "<tool_call><function=tool><parameter=argument>value</parameter></function></tool_call>"
@@ -37,7 +37,7 @@ _VALUES = BareText(
 )
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, begin = turn.text, marker.start()
     wrapped = marker[0] == _OPEN
     position = skip_blank(text, marker.end()) if wrapped else begin

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from palaestra.errors import UsageError
-from palaestra.formats.parsed import Fault, Parsed, ParsedCall, Schemas
+from palaestra.formats.parsed import CallParseError, Parsed, ParsedCall, Schemas
 
 MAX_CALLS = 64
 """Maximum calls read in one turn. A degenerate sample repeats an opening tag thousands of times; the cap also keeps
@@ -35,7 +35,7 @@ _BLANK = " \t\r\n"
 _BLANKS = re.compile(BLANKS)
 
 
-class Turn:
+class TurnScan:
     """State of reading a turn. Readers add calls, faults and content to it."""
 
     __slots__ = ("calls", "content", "end", "example", "final", "markers", "text", "tools")
@@ -45,7 +45,7 @@ class Turn:
         self.content: list[str] = []
         self.final: list[str] = []
         """Texts of a final channel; if there are any, they are the whole content."""
-        self.calls: list[ParsedCall | Fault] = []
+        self.calls: list[ParsedCall | CallParseError] = []
         self.end = -1
         """Index after the last call or fault; -1 before the first."""
 
@@ -67,7 +67,7 @@ class Turn:
     def fault(self, reason: str, position: int) -> None:
         """Record a fault: its reason, its position and the right form."""
         message = f"malformed call at character {position}: {reason}. Write it like {self.example}"
-        self.calls.append(Fault(message, position))
+        self.calls.append(CallParseError(message, position))
 
     def instead(self, wanted: str, position: int) -> str:
         """Return the reason of a fault at a position where `wanted` is missing."""
@@ -92,11 +92,11 @@ class Turn:
         return len(self.text)
 
 
-Reader = Callable[[Turn, "re.Match[str]"], int]
+MarkReader = Callable[[TurnScan, "re.Match[str]"], int]
 """Function that reads from a marker, adds to the turn, and returns where to continue: at its end or later."""
 
 
-def walk(turn: Turn, read: Reader) -> Parsed:
+def walk(turn: TurnScan, read: MarkReader) -> Parsed:
     """Read a turn to its end. `read` is called at its `markers`, which also find the thinking tags (`THINK`)."""
     text, markers, content, calls = turn.text, turn.markers, turn.content, turn.calls
     marker = markers.search(text)
@@ -132,7 +132,7 @@ def walk(turn: Turn, read: Reader) -> Parsed:
 
 def said(text: str) -> Parsed:
     """Return a turn parsed without any format: its text without thinking."""
-    return walk(Turn(text, ""), lambda turn, marker: marker.end())
+    return walk(TurnScan(text, ""), lambda turn, marker: marker.end())
 
 
 def first_said(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
@@ -140,13 +140,13 @@ def first_said(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
     after that: the tag may have ended thinking, or may be part of a call."""
     matches: list[re.Match[str]] = []
 
-    def read(turn: Turn, marker: "re.Match[str]") -> int:
+    def read(turn: TurnScan, marker: "re.Match[str]") -> int:
         if not turn.calls:  # None yet, or forgotten behind a `</think>`.
             turn.fault("", 0)
             matches.append(marker)
         return max(marker.end(), marker.start() + 1)
 
-    walk(Turn(text, "", markers), read)
+    walk(TurnScan(text, "", markers), read)
     return matches
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from palaestra.formats.parsed import Parsed
-from palaestra.formats.scanning import MAX_CALLS, MAX_QUOTED, Turn
+from palaestra.formats.scanning import MAX_CALLS, MAX_QUOTED, TurnScan
 from palaestra.formats.values import SPELLINGS, decode
 
 MAX_BETWEEN = 60
@@ -58,7 +58,7 @@ _REST = re.compile(_BEHIND)
 _ENDING = re.compile(rf"(?:(?P<tag>{_TAG})|[)}}])[])]*+{_BEHIND}")
 
 
-def check(parsed: Parsed, turn: Turn) -> Parsed:
+def check(parsed: Parsed, turn: TurnScan) -> Parsed:
     """Return the turn with a fault if it calls an offered tool in another form only; else unchanged."""
     content = parsed.content
     if parsed.calls or not content:

@@ -16,7 +16,7 @@ from typing import Any
 
 from palaestra.formats.dialect import Dialect, before_calls
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, plain_name, skip_blank
+from palaestra.formats.scanning import THINK, TurnScan, plain_name, skip_blank
 from palaestra.formats.values import Typing, code_tool, decode, dump, tool_names, with_arguments
 
 EXAMPLE = "<search>what to look for</search>"
@@ -78,7 +78,7 @@ def _careful(names: tuple[str, ...], code: bool) -> "re.Pattern[str]":
     return re.compile("|".join(patterns), re.MULTILINE)
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     text, tools, position, tag = turn.text, turn.tools, marker.end(), marker[0].strip("</>")
     closer = f"</{tag}>"
     if marker[0] == closer:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.endpoint import Endpoint, EndpointConfig
-from palaestra.endpoint.judge import Judge
+from palaestra.endpoint.judge import JudgeClient
 from palaestra.episode import Message
 from palaestra.errors import ConfigError
 from palaestra.judging.prompt import dialogue_prompt
@@ -26,7 +26,9 @@ class Guard:
             raise ConfigError(f"a guard holds back turns with a score below {below}; expected a bound from 0 to 1")
         self.below = below
         config = EndpointConfig(url, model, timeout=deadline, patience=deadline)
-        self._judge: Judge[Verdict] = Judge([Endpoint(config)], read_verdict, deadline=deadline, thoughts=True)
+        self._judge: JudgeClient[Verdict] = JudgeClient(
+            [Endpoint(config)], read_verdict, deadline=deadline, thoughts=True
+        )
 
     async def verdict(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Verdict:
         """Return the verdict on a dialogue that ends with the agent's next turn. Raise Broken if there is none."""

@@ -65,7 +65,7 @@ class _Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PromptPart:
     """One text of an episode, with tags and invisible characters escaped."""
 
     heading: str
@@ -103,27 +103,29 @@ def dialogue_prompt(
     opening = 0
     while opening < len(messages) and messages[opening]["role"] in ("system", "user"):
         opening += 1
-    parts = [_Part("The task:", _visible(_text(message)), _Kind.TASK) for message in messages[:opening]]
-    parts += [_Part("The agent's tools:", _visible("\n".join(map(_tool, tools))), _Kind.TASK)] * bool(tools)
+    parts = [_PromptPart("The task:", _visible(_text(message)), _Kind.TASK) for message in messages[:opening]]
+    parts += [_PromptPart("The agent's tools:", _visible("\n".join(map(_tool, tools))), _Kind.TASK)] * bool(tools)
     parts += [part for number, one in enumerate(messages[opening:], 1) for part in _parts(number, one)]
     text = _fitted(parts, max(most_chars, LEAST_CHARS))
     question = f"{text}\n\n{ended} Judge its work: <think>, <critique>, <score>."
     return [{"role": "system", "content": RUBRIC}, {"role": "user", "content": question}]
 
 
-def _parts(number: int, message: Message) -> list[_Part]:
+def _parts(number: int, message: Message) -> list[_PromptPart]:
     text = _text(message)
     if message["role"] == "tool":
-        return [_Part(f"[{number}] A tool's result:", _visible(text), _Kind.RESULT)]
+        return [_PromptPart(f"[{number}] A tool's result:", _visible(text), _Kind.RESULT)]
     if message["role"] != "assistant":
-        return [_Part(f"[{number}] The agent is told:", _visible(text), _Kind.RESULT)]
+        return [_PromptPart(f"[{number}] The agent is told:", _visible(text), _Kind.RESULT)]
     thought = _THOUGHT.match(text)
     response = text[thought.end() :] if thought else text
-    parts = [_Part(f"[{number}] The agent thinks:", _visible(thought[1].strip()), _Kind.THOUGHT)] if thought else []
-    return [*parts, _Part(f"[{number}] The agent says:", _visible(response), _Kind.SAID)]
+    parts = (
+        [_PromptPart(f"[{number}] The agent thinks:", _visible(thought[1].strip()), _Kind.THOUGHT)] if thought else []
+    )
+    return [*parts, _PromptPart(f"[{number}] The agent says:", _visible(response), _Kind.SAID)]
 
 
-def _fitted(parts: Sequence[_Part], most: int) -> str:
+def _fitted(parts: Sequence[_PromptPart], most: int) -> str:
     """Return the parts as one text of at most about `most` characters."""
     parts_left = list(parts)
     for kind in _Kind:
@@ -147,7 +149,7 @@ def _fitted(parts: Sequence[_Part], most: int) -> str:
     return "\n\n".join([*texts[:first], *gap, *texts[last:]])
 
 
-def _length(part: _Part) -> int:
+def _length(part: _PromptPart) -> int:
     """Return about how many characters the lines of a part take."""
     return len(part.heading) + part.size + 2 * part.text.count("\n") + 5 + _GAP * (part.size < len(part.text))
 

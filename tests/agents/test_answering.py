@@ -14,7 +14,7 @@ from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli.serve_rrm import application
 from palaestra.endpoint import Endpoint, EndpointConfig
-from palaestra.endpoint.judge import Judge
+from palaestra.endpoint.judge import JudgeClient
 from palaestra.envs.sandboxes.remote.server import listen
 from palaestra.errors import Broken, UsageError
 
@@ -75,7 +75,7 @@ def test_f29_the_built_in_engine_serves_a_judge_as_any_server_does(monkeypatch):
     served = answering()
     expected = asyncio.run(served.complete(QUESTION, max_tokens=30)).content
     with listening(monkeypatch, served) as url:
-        judge = Judge([Endpoint(EndpointConfig(url, "rrm", ""))], lambda text: text, max_tokens=30)
+        judge = JudgeClient([Endpoint(EndpointConfig(url, "rrm", ""))], lambda text: text, max_tokens=30)
         judge.check()
 
         async def ask():

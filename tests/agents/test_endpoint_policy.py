@@ -17,7 +17,7 @@ import palaestra
 from palaestra import Ending, Request, Start, Status, UsageError
 from palaestra.agents import Agent, EndpointPolicy, play
 from palaestra.agents.policies.dialogue import to_native, to_text, to_text_only
-from palaestra.endpoint import Answer, EndpointConfig, ToolCall
+from palaestra.endpoint import ChatCompletion, EndpointConfig, ToolCall
 from palaestra.formats import FORMATS, ParsedCall, get, hermes
 
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}}
@@ -342,18 +342,18 @@ snippets = st.lists(st.sampled_from(MARKS), max_size=8).map("".join)
 @given(content=st.text(max_size=40) | snippets, arguments=st.lists(st.dictionaries(st.text(), json_values, max_size=3)))
 def test_what_the_model_called_is_what_the_environment_reads(content, arguments):
     calls = tuple(ToolCall("search", json.dumps(one)) for one in arguments)
-    read = hermes.parse(to_text(Answer(content, "thinking", calls), [SEARCH], hermes))
+    read = hermes.parse(to_text(ChatCompletion(content, "thinking", calls), [SEARCH], hermes))
     wanted = tuple(ParsedCall("search", one) for one in arguments)
     assert read.calls[len(read.calls) - len(wanted) :] == wanted
 
 
 @given(content=snippets, name=st.text(max_size=8), arguments=snippets | st.text(max_size=20))
 def test_no_arguments_become_another_call(content, name, arguments):
-    text = to_text(Answer("", "", (ToolCall(name, arguments),)), [SEARCH], hermes)
+    text = to_text(ChatCompletion("", "", (ToolCall(name, arguments),)), [SEARCH], hermes)
     read = hermes.parse(text).calls
     assert len(read) == 1
     assert not isinstance(read[0], ParsedCall) or read[0].name in (name, "tool")
-    assert to_text(Answer(content, "", (ToolCall(name, arguments),)), [SEARCH], hermes)
+    assert to_text(ChatCompletion(content, "", (ToolCall(name, arguments),)), [SEARCH], hermes)
 
 
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"fence"}))
@@ -361,17 +361,19 @@ def test_every_format_carries_calls_faults_and_thinking(name):
     form = get(name)
     for content in ("", "Let me see."):
         for reasoning in ("", "hm"):
-            good = Answer(content, reasoning, (ToolCall("search", '{"query": "a b"}'),))
+            good = ChatCompletion(content, reasoning, (ToolCall("search", '{"query": "a b"}'),))
             parsed = form.parse(to_text(good, [SEARCH], form), [SEARCH])
             assert parsed.calls == (ParsedCall("search", {"query": "a b"}),)
             assert parsed.content == content
     twice = tuple(ToolCall("search", json.dumps({"query": query})) for query in "ab")
-    read = form.parse(to_text(Answer("<think>", "", twice), [SEARCH], form), [SEARCH]).calls
+    read = form.parse(to_text(ChatCompletion("<think>", "", twice), [SEARCH], form), [SEARCH]).calls
     assert read == tuple(ParsedCall("search", {"query": query}) for query in "ab")
     for arguments in ("{query: 1}", "", "[1]", '"x"', "</tool_call>", "NaN"):
-        (read,) = form.parse(to_text(Answer("", "", (ToolCall("search", arguments),)), [SEARCH], form), [SEARCH]).calls
+        (read,) = form.parse(
+            to_text(ChatCompletion("", "", (ToolCall("search", arguments),)), [SEARCH], form), [SEARCH]
+        ).calls
         assert not isinstance(read, ParsedCall) or read.name == "search"
-    answer = form.parse(to_text(Answer("Bado", "hm"), [SEARCH], form), [SEARCH])
+    answer = form.parse(to_text(ChatCompletion("Bado", "hm"), [SEARCH], form), [SEARCH])
     assert (answer.content, answer.calls) == ("Bado", ())
 
 

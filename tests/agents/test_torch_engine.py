@@ -14,7 +14,7 @@ from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.engines import sampling
 from palaestra.agents.engines.graphs import Graphs
 from palaestra.agents.engines.noise import row_key, uniform
-from palaestra.agents.engines.sampling import Settings, sample
+from palaestra.agents.engines.sampling import SamplingSettings, sample
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.policies.tiny import tiny_model
 
@@ -309,7 +309,7 @@ def test_the_smallest_and_the_largest_number_hit_a_word_that_can_be_said(monkeyp
     monkeypatch.setattr(sampling, "uniform", lambda keys, _: torch.full(keys.shape, number, dtype=torch.float64))
     logits = torch.randn(4, words, generator=torch.Generator().manual_seed(words)) * 3
     logits[:, [0, -1]] = -torch.inf
-    settings = Settings.of([0] * 4, [None] * 4, logits.device)
+    settings = SamplingSettings.of([0] * 4, [None] * 4, logits.device)
     for truncated in (False, True):
         found, logprobs = sample(logits, torch.zeros(4, dtype=int), settings, greedy=False, truncated=truncated)
         assert torch.isfinite(logprobs).all()
@@ -325,7 +325,7 @@ def test_sampling_from_a_large_vocabulary_follows_the_softmax():
     expected = torch.zeros(40, dtype=torch.float64).index_add_(0, group, torch.softmax(logits.double(), 0)) * draws
     observed = torch.zeros(40, dtype=torch.float64)
     for part in torch.arange(draws).split(20):
-        settings = Settings.of([row_key(0, int(n), 0, 0) for n in part], [None] * 20, logits.device)
+        settings = SamplingSettings.of([row_key(0, int(n), 0, 0) for n in part], [None] * 20, logits.device)
         found, _ = sample(logits.expand(20, -1), part, settings, greedy=False, truncated=False)
         observed += torch.bincount(group[found], minlength=40)
     full = expected > 5

@@ -12,7 +12,7 @@ from viewer_records import HOSTILE, NAMES, hostile_record, record
 from palaestra.record import Record, write
 from palaestra.trainers.viewer import page
 from palaestra.trainers.viewer.collect import Collection
-from palaestra.trainers.viewer.server import Viewer
+from palaestra.trainers.viewer.server import ViewerServer
 
 pytestmark = pytest.mark.chromium
 EVIL_FILE = "<img src=x onerror=window.__pwned=1>\u202e.jsonl"
@@ -64,8 +64,8 @@ def test_no_text_of_an_episode_runs_or_loads_anything(evil_run: Path, tmp_path: 
 
 
 @pytest.fixture
-def live(evil_run: Path) -> Iterator[Viewer]:
-    viewer = Viewer([evil_run])
+def live(evil_run: Path) -> Iterator[ViewerServer]:
+    viewer = ViewerServer([evil_run])
     thread = threading.Thread(target=viewer.run)
     thread.start()
     yield viewer
@@ -73,7 +73,7 @@ def live(evil_run: Path) -> Iterator[Viewer]:
     thread.join(30)
 
 
-def test_no_text_runs_or_loads_anything_when_it_is_served(live: Viewer, looked: Any) -> None:
+def test_no_text_runs_or_loads_anything_when_it_is_served(live: ViewerServer, looked: Any) -> None:
     looked.page.goto(live.url)
     looked.page.wait_for_selector(".row")
     see_all(looked, looked.go)

@@ -15,8 +15,8 @@ from palaestra.episode import Call, Ending, Status
 from palaestra.record import Record, write
 from palaestra.trainers.viewer import page
 from palaestra.trainers.viewer.collect import Collection
-from palaestra.trainers.viewer.compare import Comparison
-from palaestra.trainers.viewer.server import Viewer
+from palaestra.trainers.viewer.compare import RunComparison
+from palaestra.trainers.viewer.server import ViewerServer
 
 pytestmark = pytest.mark.chromium
 
@@ -279,7 +279,7 @@ def test_search_and_filters_leave_what_fits(view: Path, looked: Any) -> None:
 
 def test_a_run_is_followed_without_a_reload(tmp_path: Path, looked: Any) -> None:
     run = make_run(tmp_path / "a-run", steps=1)
-    viewer = Viewer([run])
+    viewer = ViewerServer([run])
     thread = threading.Thread(target=viewer.run)
     thread.start()
     try:
@@ -316,7 +316,7 @@ def test_runs_are_compared_over_their_steps_with_what_they_measured_and_how_they
         folders.append(folder)
     with (folders[1] / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "reward": 1, "of two alone": 1}\n')
-    page.write(out, Comparison(folders))
+    page.write(out, RunComparison(folders))
     looked.open(out)
     names = "[...document.querySelectorAll('.chart .name')].map((one) => one.textContent).join()"
     assert looked.page.evaluate(names) == "rewards/success/mean,held-out success,reward"

@@ -23,7 +23,7 @@ from palaestra.envs.browser.chromium.browser import ChromiumBrowser
 from palaestra.envs.browser.chromium.engine import find_chromium
 from palaestra.envs.browser.chromium.isolation import FLAGS, check_scheme
 from palaestra.envs.browser.chromium.session import ChromiumSession
-from palaestra.envs.browser.network import Refused
+from palaestra.envs.browser.network import AddressRefused
 from palaestra.errors import ToolError
 
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("chromium_path")]
@@ -289,7 +289,7 @@ def looked_up(log: Path) -> list[str]:
      "about:srcdoc", "javascript:1", "data:text/html,a", "blob:http://ok.test/1", "ftp://ok.test/", "ok.test", ""],
 )  # fmt: skip
 def test_an_address_that_is_not_of_the_web_is_not_opened(url: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         check_scheme(url)
     check_scheme("https://ok.test/")
     check_scheme("about:blank")

@@ -19,7 +19,7 @@ import pytest
 
 from palaestra.agents.local_model import export
 from palaestra.cli import doctor, libraries, machine, main, model_check, sandbox_check
-from palaestra.cli.finding import Finding, probe, show
+from palaestra.cli.finding import DoctorFinding, probe, show
 from palaestra.envs import sandboxes
 from palaestra.envs.sandboxes import Capabilities
 from palaestra.envs.sandboxes.docker import connection, images
@@ -99,7 +99,7 @@ def test_forty_columns_are_enough(capsys, monkeypatch):
 
 def test_what_a_terminal_cannot_show_is_spelled_out(tmp_path):
     with open(tmp_path / "out", "w", encoding="ascii") as stream:
-        show([Finding("template", "shows <｜tool▁calls｜> \x1b[31mred\x1b[0m \u202e", remedy="東京")], stream)
+        show([DoctorFinding("template", "shows <｜tool▁calls｜> \x1b[31mred\x1b[0m \u202e", remedy="東京")], stream)
     text = (tmp_path / "out").read_bytes()
     assert b"\x1b" not in text
     assert b"\\uff5c" in text
@@ -185,14 +185,14 @@ def test_a_child_ends_by_itself_when_nobody_waits_for_it(path):
 
 def test_a_check_that_fails_hangs_or_quits_silences_no_other():
     def fails():
-        yield Finding("first", "seen")
+        yield DoctorFinding("first", "seen")
         raise RuntimeError("a strange\nmachine")
 
     def quits():
         raise SystemExit(3)
 
     def hangs():
-        yield Finding("first", "seen")
+        yield DoctorFinding("first", "seen")
         threading.Event().wait(600)
 
     assert [f.text for f in probe("x", fails)] == ["seen", "could not be looked at: a strange"]
@@ -279,11 +279,11 @@ def test_a_container_engine_tells_its_runtimes_and_which_images_it_has(monkeypat
 
     info = {"ServerVersion": "25.0", "Runtimes": {"runsc": {}, "runc": {}}}
     engine = SimpleNamespace(is_podman=False, info=info, client=contextlib.nullcontext)
-    monkeypatch.setattr(connection, "Connection", lambda engine_asked: engine)
+    monkeypatch.setattr(connection, "DockerConnection", lambda engine_asked: engine)
     monkeypatch.setattr(images, "check", check)
     found = {finding.about: finding for finding in sandbox_check.docker_findings()}
     assert found["docker sandbox"].text == "Docker 25.0 answers; runtimes: runc, runsc"
-    absent = Finding("docker image python", "no image python", "missing", "build it; or pull it")
+    absent = DoctorFinding("docker image python", "no image python", "missing", "build it; or pull it")
     assert found["docker image python"] == absent
     assert {name: found[f"docker image {name}"].state for name in images.PURPOSES} == {
         "runner": "ok", "python": "missing", "judge": "missing",

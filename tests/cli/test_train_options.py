@@ -10,7 +10,7 @@ from palaestra import ConfigError
 from palaestra.cli import main
 from palaestra.trainers import Recipe, Run, tiny_config, training
 from palaestra.trainers.interrupts import Interrupted
-from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.losses.advantages import GroupNormalized
 
 
 def run(capsys, *arguments):
@@ -115,7 +115,7 @@ def test_a_word_too_many_is_refused(capsys):
 
 
 @dataclass(frozen=True, slots=True)
-class Nameless(Group):
+class Nameless(GroupNormalized):
     """A part that no table knows."""
 
 

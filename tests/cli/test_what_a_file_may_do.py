@@ -20,7 +20,7 @@ from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.cli import sft, train
 from palaestra.cli.running import _way_on
 from palaestra.envs.core.backends import Where
-from palaestra.envs.records.gathering import Stage
+from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.envs.suite.debate import Debate
 from palaestra.episode import Start
 from palaestra.errors import UsageError
@@ -139,7 +139,7 @@ def test_an_id_that_reads_as_a_mixture_and_as_a_module_imports_nothing(name, sha
     refused(capsys, "mixture", "replay", "e.jsonl")
     run(capsys, "sft", "e.jsonl", "--epochs", "1", "--run", "imitated")
     with pytest.raises(UsageError, match="no name of a module"):
-        Stage().replay([replace(record, env_id=name)])
+        ReplayMachines().replay([replace(record, env_id=name)])
     assert not (shared / "imported").exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.sandboxes.docker import DockerSandbox, Policy
-from palaestra.envs.sandboxes.docker.connection import Connection
+from palaestra.envs.sandboxes.docker.connection import DockerConnection
 
 Open = Callable[..., DockerSandbox]
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Any]:
     """A client of the engine, beside the sandbox's own."""
-    with Connection(None).client() as api:
+    with DockerConnection(None).client() as api:
         yield api
 
 

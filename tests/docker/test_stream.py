@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.sandboxes.docker.containers import Container
-from palaestra.envs.sandboxes.docker.pool import Policy, Pool
+from palaestra.envs.sandboxes.docker.pool import ContainerPool, Policy
 from palaestra.envs.sandboxes.docker.stream import AttachStream
 from palaestra.errors import Broken, UsageError
 
@@ -84,9 +84,9 @@ class Farm:
 
 
 @contextlib.contextmanager
-def pool(**policy: float) -> Iterator[tuple[Farm, Pool]]:
+def pool(**policy: float) -> Iterator[tuple[Farm, ContainerPool]]:
     farm = Farm()
-    made = Pool(farm.launch, farm.end, Limits(), Policy(**{"warm": 0, **policy}))  # type: ignore[arg-type]
+    made = ContainerPool(farm.launch, farm.end, Limits(), Policy(**{"warm": 0, **policy}))  # type: ignore[arg-type]
     try:
         yield farm, made
     finally:
@@ -196,7 +196,7 @@ def test_a_launch_that_fails_leaves_room() -> None:
     def fail(limits: Limits) -> Container:
         raise Broken("no room")
 
-    made = Pool(fail, farm.end, Limits(), Policy(warm=0, most=1))
+    made = ContainerPool(fail, farm.end, Limits(), Policy(warm=0, most=1))
     for _ in range(3):
         with pytest.raises(Broken, match="no room"):
             made.take(fresh=True)

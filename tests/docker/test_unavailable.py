@@ -65,7 +65,7 @@ def test_without_the_library_it_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtra, match=r"palaestra\[docker\]"):
-        connection.Connection(None)
+        connection.DockerConnection(None)
 
 
 @pytest.mark.docker
@@ -103,4 +103,4 @@ def test_an_address_that_no_stream_can_be_kept_through_is_refused(monkeypatch: p
 
     monkeypatch.setattr(connection.library(), "APIClient", lambda **settings: Client())
     with pytest.raises(SandboxUnavailable, match="ssh -L"):
-        connection.Connection("https://far.example:2376")
+        connection.DockerConnection("https://far.example:2376")

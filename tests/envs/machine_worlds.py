@@ -8,7 +8,7 @@ from palaestra import Start, Task
 from palaestra.envs import Done, Game, ToolEnv, Toolkit, tool
 from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.core.machine import Machine
-from palaestra.envs.running.work import Mode, Pending
+from palaestra.envs.running.work import Pending, WorkMode
 
 TROUBLE = {}
 """What a method of a toolkit, a reward or rounds are to raise or to return, by name."""
@@ -120,7 +120,7 @@ def done(pending, late=()):
     for work in pending.works:
         work.late = work.label in late
         if not work.late:
-            asyncio.run(work.perform_async()) if work.conditions.mode is Mode.ASYNC else work.perform()
+            asyncio.run(work.perform_async()) if work.conditions.mode is WorkMode.ASYNC else work.perform()
     return pending
 
 

@@ -12,7 +12,7 @@ from palaestra import Broken, Ending, UsageError
 from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.records.by_hand import ByHand, open_by_hand
-from palaestra.envs.records.gathering import Stage
+from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.record import Record, from_line, to_line
 
 
@@ -91,10 +91,10 @@ def test_the_reward_so_far_and_its_record_change_nothing(remembering):
             Ending.LENGTH_LIMIT, 1.0, {"sold": [("a", 3), ("b", 3)]},
         )  # fmt: skip
     assert shops.ran == ["final", "close"] * 2, "of a copy"
-    assert Stage().replay(stored(hand)) is None
+    assert ReplayMachines().replay(stored(hand)) is None
     hand.say("done")
     assert hand.event.ending is Ending.ANSWERED
-    assert Stage().replay(stored(hand)) is None
+    assert ReplayMachines().replay(stored(hand)) is None
     hand.close()
 
 
@@ -136,7 +136,7 @@ def test_two_seats_are_stepped_taken_back_and_taken_up_again(snapshots, request)
         assert (hand.seat, hand.messages("bob_0")) == (third, shown)
         assert {event.ending for event in hand.closed().values()} == {Ending.LENGTH_LIMIT, Ending.TURN_LIMIT}
         hand.say(sell("last"))
-        assert Stage().replay(stored(hand)) is None
+        assert ReplayMachines().replay(stored(hand)) is None
         again = open_by_hand(MARKET, {})
         shops.ran.clear()
         again.load(stored(hand))
@@ -160,7 +160,7 @@ def test_one_seat_is_played_and_the_script_plays_the_others(remembering):
         hand.say(hand.script())
     records = stored(hand)
     assert [record.episode.attempt.seat for record in records] == ["ann_0", "bob_0"]
-    assert Stage().replay(records) is None
+    assert ReplayMachines().replay(records) is None
     hand.close()
     refused("seat is 'eve_0'; expected one of 'ann_0', 'bob_0'", open_by_hand, MARKET, {"seat": "eve_0"})
 

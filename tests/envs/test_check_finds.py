@@ -11,7 +11,7 @@ from flawed import Pair, Sound, takes
 from palaestra.cli import main as command
 from palaestra.envs import Toolkit, tool
 from palaestra.envs.checks import holdups
-from palaestra.envs.checks.findings import Finding
+from palaestra.envs.checks.findings import CheckFinding
 
 ESCAPE, UNANSWERED, BRANCHES = "crashing is no escape", "unanswered episodes are scored", "branches go on alike"
 adds = flawed.adds
@@ -119,7 +119,11 @@ def test_what_is_slow_is_told_before_it_is_played_again_and_again(monkeypatch):
 
 
 def test_the_command_ends_with_what_failed(monkeypatch, capsys):
-    found = [Finding("one", False, "wrong"), Finding("two", True, "no demonstrator", True), Finding("three", True)]
+    found = [
+        CheckFinding("one", False, "wrong"),
+        CheckFinding("two", True, "no demonstrator", True),
+        CheckFinding("three", True),
+    ]
     monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options: found)
     assert command(["check", "two-hop"]) == 1
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [

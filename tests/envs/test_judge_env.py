@@ -7,7 +7,7 @@ from checked import success
 
 import palaestra
 from palaestra import UsageError
-from palaestra.envs.suite.judge import Judge, demonstrate
+from palaestra.envs.suite.judge import JudgeEnv, demonstrate
 from palaestra.episode import Attempt, Task
 
 JUDGE = "palaestra/Judge-v0"
@@ -16,7 +16,7 @@ JUDGE = "palaestra/Judge-v0"
 def graded(text, label=0.75, grade="closeness", **data):
     task = Task("question", label, data=data)
     messages = ({"role": "user", "content": "question"}, {"role": "assistant", "content": text})
-    return Judge(grade=grade).reward(Attempt(task, messages, text, (), 1))
+    return JudgeEnv(grade=grade).reward(Attempt(task, messages, text, (), 1))
 
 
 def verdict(score):

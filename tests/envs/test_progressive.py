@@ -10,7 +10,7 @@ from palaestra import Attempt, Call, EnvironmentDefect, Status, Task
 from palaestra.envs import RewardPart, TextEnv, ToolEnv, tool
 from palaestra.envs.core.scoring import score
 from palaestra.envs.records.rescore import find_scorer
-from palaestra.envs.rewards.progressive import Progressive, Stage, marked_answer, parsed_calls, valid_calls
+from palaestra.envs.rewards.progressive import RewardStage, StagedReward, marked_answer, parsed_calls, valid_calls
 
 STEPS = 20
 """Scores lie on a grid, so that a difference between two is more than rounding."""
@@ -24,12 +24,12 @@ def progressive(weights, thresholds):
     """Stages whose scores are spelled out in the task."""
     last = len(weights) - 1
     stages = [
-        Stage(
+        RewardStage(
             "success" if at == last else f"stage{at}", lambda found, at=at: found.task.data["scores"][at], weight, theta
         )
         for at, (weight, theta) in enumerate(zip(weights, thresholds, strict=True))
     ]
-    return Progressive(*stages)
+    return StagedReward(*stages)
 
 
 def total(reward, scores):
@@ -112,8 +112,8 @@ def test_the_parts_are_the_stages_and_one_is_measured_only_when_those_before_it_
         asked.append(found.answer)
         return 1.0
 
-    form = Stage("format", lambda found: len(found.answer) / 4, 0.2, 0.75)
-    reward = Progressive(form, Stage("success", judge, 0.8))
+    form = RewardStage("format", lambda found: len(found.answer) / 4, 0.2, 0.75)
+    reward = StagedReward(form, RewardStage("success", judge, 0.8))
     assert dict(reward.parts) == {"format": RewardPart(weight=0.2), "success": RewardPart(weight=0.8)}
     assert score("Test", reward.parts, reward(attempt("ab"))) == (0.1, {"format": 0.5, "success": 0.0})
     assert asked == []
@@ -124,23 +124,28 @@ def test_the_parts_are_the_stages_and_one_is_measured_only_when_those_before_it_
 def test_a_score_that_misses_its_threshold_by_rounding_alone_clears_it():
     tenths = sum([0.1] * 10)
     assert tenths < 1
-    reward = Progressive(Stage("format", lambda found: tenths, 0.5), Stage("success", lambda found: 1.0, 0.5))
+    reward = StagedReward(
+        RewardStage("format", lambda found: tenths, 0.5), RewardStage("success", lambda found: 1.0, 0.5)
+    )
     assert reward(attempt()) == {"format": 1.0, "success": 1.0}
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Progressive(), "the last stage"),
-        (lambda: Progressive(Stage("quality", len, 1.0)), "put it last"),
-        (lambda: Progressive(Stage("success", len, 1.0), Stage("success", len, 1.0)), "two stages named 'success'"),
-        (lambda: Stage("a", len, 0.0), "positive"),
-        (lambda: Stage("a", len, math.nan), "positive"),
-        (lambda: Stage("a", len, "1"), "has weight '1'; expected a positive"),
-        (lambda: Stage("a", len, 1.0, "1"), "has threshold '1'; expected a number"),
-        (lambda: Stage("a", len, 1.0, 0.0), "above 0"),
-        (lambda: Stage("a", len, 1.0, 1.5), "at most 1"),
-        (lambda: Stage("a", 0.5, 1.0), "expected a function"),
+        (lambda: StagedReward(), "the last stage"),
+        (lambda: StagedReward(RewardStage("quality", len, 1.0)), "put it last"),
+        (
+            lambda: StagedReward(RewardStage("success", len, 1.0), RewardStage("success", len, 1.0)),
+            "two stages named 'success'",
+        ),
+        (lambda: RewardStage("a", len, 0.0), "positive"),
+        (lambda: RewardStage("a", len, math.nan), "positive"),
+        (lambda: RewardStage("a", len, "1"), "has weight '1'; expected a positive"),
+        (lambda: RewardStage("a", len, 1.0, "1"), "has threshold '1'; expected a number"),
+        (lambda: RewardStage("a", len, 1.0, 0.0), "above 0"),
+        (lambda: RewardStage("a", len, 1.0, 1.5), "at most 1"),
+        (lambda: RewardStage("a", 0.5, 1.0), "expected a function"),
     ],
 )
 def test_stages_that_could_not_keep_the_promises_are_refused(make, said):
@@ -154,9 +159,9 @@ def test_a_measure_that_is_no_share_names_its_stage():
 
     for value in (math.nan, math.inf, -0.5, 1.5, None, "1", "high"):
         with pytest.raises(EnvironmentDefect, match="stage 'success' measured"):
-            Progressive(Stage("success", lambda found, value=value: value, 1.0))(attempt())
+            StagedReward(RewardStage("success", lambda found, value=value: value, 1.0))(attempt())
     with pytest.raises(EnvironmentDefect, match="async def"):
-        Progressive(Stage("success", lambda found: later(), 1.0))(attempt())
+        StagedReward(RewardStage("success", lambda found: later(), 1.0))(attempt())
 
 
 def call(name, status=Status.OK):
@@ -186,9 +191,9 @@ class Staged(ToolEnv):
     def add(self, a: int) -> int:
         return a + 1
 
-    reward = Progressive(
-        Stage("valid", valid_calls, 0.2),
-        Stage("success", lambda found: float(found.answer == f"Answer: {found.task.answer}"), 0.8),
+    reward = StagedReward(
+        RewardStage("valid", valid_calls, 0.2),
+        RewardStage("success", lambda found: float(found.answer == f"Answer: {found.task.answer}"), 0.8),
     )
 
 
@@ -199,7 +204,7 @@ async def half(found):
 class Judged(Staged):
     """A judge is asked in its last stage."""
 
-    reward = Progressive(Stage("valid", valid_calls, 0.2), Stage("success", half, 0.8))
+    reward = StagedReward(RewardStage("valid", valid_calls, 0.2), RewardStage("success", half, 0.8))
 
 
 def test_an_environment_declares_the_stages_by_its_reward_alone_and_may_ask_a_judge():

@@ -15,7 +15,7 @@ from palaestra.envs import Done, Game, RewardPart, ToolEnv, Toolkit, tool
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.opening import open_machine, spec_of
 from palaestra.envs.core.machine import Machine
-from palaestra.envs.records.gathering import Gathering, Stage
+from palaestra.envs.records.gathering import GameCollector, ReplayMachines
 from palaestra.envs.records.replay import replay
 from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 from palaestra.formats import ParsedCall, hermes
@@ -147,7 +147,7 @@ def recorded(env_id, turns, *, ending=None, culprit=None, last="", prefix=(), ta
 def difference(records):
     """Of a replay in which nothing of the world may run."""
     ran.clear()
-    found = Stage().replay(records)
+    found = ReplayMachines().replay(records)
     assert not ran, "something of the world ran"
     return found
 
@@ -233,7 +233,7 @@ def test_what_demonstrators_play_comes_out_identical(env_id, options):
     agent = Agent(ScriptedPolicy(palaestra.demonstrator(env_id), format=options.get("format", "hermes")))
     episodes = list(play(agent, arena, starts))
     arena.close()
-    gathering, stage = Gathering(), Stage()
+    gathering, stage = GameCollector(), ReplayMachines()
     records = [from_line(to_line(Record(env_id, one, options))) for one in episodes[::-1]]
     games = [whole for one in records if (whole := gathering.add("", "", one)) is not None]
     assert len(games) == 4
@@ -333,13 +333,13 @@ def test_old_files_are_run_again_too(kitchen, tmp_path):
         old = from_line(json.dumps({"digest": _digest(content), **content}).encode())
         if options.get("seat"):  # The critic is the demonstrator now, so that other words are heard.
             assert old.episode.attempt.seat == "solver_0"
-            assert "message of solver_0" in str(Stage().replay([old]))
+            assert "message of solver_0" in str(ReplayMachines().replay([old]))
         else:
             assert difference([old]) is None
 
 
 def test_after_a_replay_the_machine_plays_on_as_before(kitchen, worlds):
-    stage = Stage()
+    stage = ReplayMachines()
     assert stage.replay(kitchen) is None
     assert stage.replay(with_call(kitchen, 0, name="note")) is not None
     worlds.opened.clear()
@@ -372,7 +372,7 @@ def test_a_rule_that_never_lets_anybody_else_speak_is_no_endless_replay(monkeypa
 
 def test_seats_are_gathered_by_game_and_source():
     records = [*recorded(DUEL, DUELS), *recorded(DUEL, DUELS, task=4)]
-    gathering = Gathering()
+    gathering = GameCollector()
     assert gathering.add("one", "1", records[0]) is None
     assert gathering.add("two", "2", records[1]) is None
     assert [place for place, _ in gathering.incomplete] == ["1", "2"]
@@ -461,13 +461,13 @@ def test_a_game_rewards_what_was_played_by_its_rounds_or_seat_by_seat(monkeypatc
     game = [("here", record) for record in records]
     for name in ("Generous", "Other"):
         palaestra.register_game(f"test/{name.lower()}_v0", f"of_replays:{name}")
-    new = rescore_game(game, "test/generous_v0", Stage())
+    new = rescore_game(game, "test/generous_v0", ReplayMachines())
     assert [record.episode.reward for record in new] == [0.25, 0.75]
     assert [record.episode.attempt for record in new] == [record.episode.attempt for record in records]
     with pytest.raises(UsageError, match="seats are not those"):
-        rescore_game(game, "palaestra/solver_critic_v0", Stage())
+        rescore_game(game, "palaestra/solver_critic_v0", ReplayMachines())
     with pytest.raises(UsageError, match="asks for other turns"):
-        rescore_game(game, "test/other_v0", Stage())
+        rescore_game(game, "test/other_v0", ReplayMachines())
     seats = sold()
     monkeypatch.setattr(Market, "rounds", lambda self, task, rng: pytest.fail("it was played again"))
     assert rescore(seats[0], find_scorer(MARKET)).episode.reward == 1.0, "one seat alone is enough"

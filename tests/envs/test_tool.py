@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from palaestra import Broken, EnvironmentDefect, ToolError
 from palaestra.envs import Game, TextEnv, ToolEnv, Toolkit, tool
 from palaestra.envs.core.result import Done
-from palaestra.envs.core.tool import Mode, collect
+from palaestra.envs.core.tool import WorkMode, collect
 from palaestra.episode import Status
 
 
@@ -117,7 +117,7 @@ def test_a_tool_is_still_a_method_made_once_and_gone_where_it_is_overridden():
     assert Many().wait() is None
     assert collect(Many)["book"] is tools["book"]
     assert [(tools[name].mode, tools[name].timeout) for name in ("book", "look_up", "wait")] == [
-        (Mode.INLINE, 30.0), (Mode.ASYNC, 3), (Mode.BLOCKING, 30.0)
+        (WorkMode.INLINE, 30.0), (WorkMode.ASYNC, 3), (WorkMode.BLOCKING, 30.0)
     ]  # fmt: skip
     fewer = type("Fewer", (Many,), {"wait": None, "paint": None})
     assert list(collect(fewer)) == ["book", "look_up", "take", "rest"]

@@ -66,8 +66,8 @@ def test_a_process_that_dies_or_lies_over_its_arguments_is_told_to_the_agent(how
 
 def test_a_time_out_kills_the_process_and_is_told_to_the_agent(monkeypatch):
     killed = []
-    kill = processes.Child.kill
-    monkeypatch.setattr(processes.Child, "kill", lambda child: (killed.append(child.process.pid), kill(child)))
+    kill = processes.WorkerProcess.kill
+    monkeypatch.setattr(processes.WorkerProcess, "kill", lambda child: (killed.append(child.process.pid), kill(child)))
     status, text = run("spin")
     assert (status, text) == (Status.TOOL_ERROR, "Error: timed out after 0.5 s")
     assert gone(killed[0])

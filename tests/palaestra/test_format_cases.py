@@ -9,7 +9,7 @@ import pytest
 from format_helpers import schema
 
 from palaestra import UsageError, formats
-from palaestra.formats import Fault, Parsed, ParsedCall, openai
+from palaestra.formats import CallParseError, Parsed, ParsedCall, openai
 from palaestra.formats.scanning import MAX_CALLS, MAX_NAME
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer"}
@@ -36,7 +36,9 @@ def kinds(parsed):
 
 def read(name, text, tools=TOOLS):
     found = formats.get(name).parse(text, tools)
-    return found.content, [FAULT if isinstance(item, Fault) else (item.name, item.arguments) for item in found.calls]
+    return found.content, [
+        FAULT if isinstance(item, CallParseError) else (item.name, item.arguments) for item in found.calls
+    ]
 
 
 def tagged(body):
@@ -334,7 +336,7 @@ def test_arguments_beside_the_name_are_told_where_they_belong():
 def test_a_list_of_calls_is_capped_too():
     text = "[TOOL_CALLS] [" + ", ".join(['{"name": "a"}'] * 100) + "]"
     for turn in (text, text + text):
-        assert kinds(parse("mistral", turn)) == [ParsedCall] * MAX_CALLS + [Fault]
+        assert kinds(parse("mistral", turn)) == [ParsedCall] * MAX_CALLS + [CallParseError]
     assert len(openai.parse_message(message(*[{"name": "a"}] * 100)).calls) == MAX_CALLS + 1
 
 
@@ -381,7 +383,7 @@ def test_a_servers_message_is_read_as_it_is():
      {"tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}, {"tool_calls": [{"function": {"name": 1}}]}],
 )  # fmt: skip
 def test_a_servers_malformed_message_is_a_fault(found):
-    assert kinds(openai.parse_message(found)) == [Fault]
+    assert kinds(openai.parse_message(found)) == [CallParseError]
 
 
 @pytest.mark.parametrize("name", list(formats.FORMATS))

@@ -7,7 +7,7 @@ import pytest
 from format_helpers import grows_in_step, schema
 
 from palaestra import formats
-from palaestra.formats import Fault, Parsed, ParsedCall
+from palaestra.formats import CallParseError, Parsed, ParsedCall
 
 TOOLS = (schema("search", query={"type": "string"}), schema("python", code={"type": "string"}), schema("now"))
 CALL = '{"name": "search", "arguments": {"query": "a"}}'
@@ -129,7 +129,7 @@ def test_a_call_of_an_offered_tool_in_another_form_is_a_fault(name):
             assert calls
             assert all(isinstance(call, ParsedCall) for call in calls), text
         else:
-            assert Fault in map(type, calls), text
+            assert CallParseError in map(type, calls), text
             assert ParsedCall not in map(type, calls), text
 
 
@@ -141,7 +141,7 @@ def test_an_answer_that_looks_like_a_call_stays_an_answer(name):
     for text in RIGHT:
         if name not in own or not re.search(own[name], text):
             kinds = [type(call) for call in formats.get(name).parse(text, TOOLS).calls]
-            assert Fault not in kinds, text
+            assert CallParseError not in kinds, text
             assert not kinds or name in ("llama3", "tags", "fence", "auto"), text
 
 
@@ -180,7 +180,7 @@ def test_cuttings_and_mixes_of_all_dialects_never_raise_and_never_call_what_nobo
         turn = "".join(piece[: rng.randint(0, len(piece))] if rng.random() < 0.5 else piece for piece in pieces)
         for name in formats.FORMATS:
             for item in formats.get(name).parse(turn, TOOLS).calls:
-                if isinstance(item, Fault):
+                if isinstance(item, CallParseError):
                     assert 0 <= item.position <= len(turn), (name, turn)
                     assert "\n" not in item.text
                 else:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra import UsageError, formats
-from palaestra.formats import Fault, Parsed, ParsedCall
+from palaestra.formats import CallParseError, Parsed, ParsedCall
 from palaestra.formats.scanning import MAX_CALLS
 from palaestra.formats.values import MAX_REPAIR
 
@@ -132,8 +132,8 @@ def test_never_raises_and_faults_teach(name):
         assert len(parsed.calls) <= MAX_CALLS + 1
         assert form.parse(turn, tools) == parsed
         for item in parsed.calls:
-            assert isinstance(item, ParsedCall | Fault)
-            if isinstance(item, Fault):
+            assert isinstance(item, ParsedCall | CallParseError)
+            if isinstance(item, CallParseError):
                 assert 0 <= item.position <= len(turn)
                 assert f"at character {item.position}" in item.text
                 assert any(example in item.text for example in examples)
@@ -148,7 +148,7 @@ def test_a_fault_shows_the_dialects_own_form(name):
     """Rule 1: what is wrong, where, and how it is written rightly; and it is no answer."""
     parsed = formats.get(name).parse(FIRST[name], TOOLS)
     (fault,) = parsed.calls
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, CallParseError)
     assert formats.get(name).EXAMPLE in fault.text
     assert not parsed.is_answer
 
@@ -171,7 +171,7 @@ def test_a_call_without_its_closing_tag_counts_only_if_provably_complete(name):
         assert found == CALL
         assert found.lenient == (name != "harmony")
     else:
-        assert isinstance(found, Fault)
+        assert isinstance(found, CallParseError)
 
 
 @EVERY
@@ -181,7 +181,7 @@ def test_a_call_cut_anywhere_is_never_another_call(name):
     text = form.render([ParsedCall("python", {"code": "print(12345)"})])
     for end in range(len(text)):
         for item in form.parse(text[:end], TOOLS).calls:
-            assert isinstance(item, Fault) or item == ParsedCall("python", {"code": "print(12345)"})
+            assert isinstance(item, CallParseError) or item == ParsedCall("python", {"code": "print(12345)"})
 
 
 @EVERY
@@ -248,7 +248,7 @@ def test_calls_in_a_turn_are_capped(name):
     form = formats.get(name)
     parsed = form.parse(form.render([CALL] * 100), TOOLS)
     assert list(parsed.calls[:-1]) == [CALL] * MAX_CALLS
-    assert isinstance(parsed.calls[-1], Fault)
+    assert isinstance(parsed.calls[-1], CallParseError)
     assert str(MAX_CALLS) in parsed.calls[-1].text
 
 
@@ -309,4 +309,4 @@ def test_commas_are_forgiven_in_short_json_only():
 
     hermes = formats.get("hermes")
     assert isinstance(hermes.parse(turn("x")).calls[0], ParsedCall)
-    assert isinstance(hermes.parse(turn("x" * MAX_REPAIR)).calls[0], Fault)
+    assert isinstance(hermes.parse(turn("x" * MAX_REPAIR)).calls[0], CallParseError)

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from palaestra.episode import Attempt, Call, Ending, Episode, Event, Start, Status, Task
-from palaestra.formats import Fault, ParsedCall
+from palaestra.formats import CallParseError, ParsedCall
 from palaestra.formats.parsed import Parsed
 
 START = Start(task=1, seed=2)
@@ -15,7 +15,7 @@ TASK = Task("Ask")
 CALL = Call("look", {}, "seen", Status.OK)
 ATTEMPT = Attempt(TASK, (), None, (CALL,), 1)
 HELD = (TASK, START, ATTEMPT, Episode(START, ATTEMPT, (), Ending.ANSWERED, 1.0, {}))
-MADE = (CALL, Event(0, START), ParsedCall("look", {}), Fault("malformed", 3), Parsed("said"))
+MADE = (CALL, Event(0, START), ParsedCall("look", {}), CallParseError("malformed", 3), Parsed("said"))
 
 
 @pytest.mark.parametrize("noun", HELD, ids=lambda noun: type(noun).__name__)
@@ -35,5 +35,5 @@ def test_what_a_step_makes_in_numbers_is_plain_with_slots_and_equal_by_its_field
 
 
 def test_equal_ones_hash_alike():
-    assert hash(Fault("malformed", 3)) == hash(Fault("malformed", 3))
+    assert hash(CallParseError("malformed", 3)) == hash(CallParseError("malformed", 3))
     assert len({Parsed("said"), Parsed("said"), Parsed("meant")}) == 2

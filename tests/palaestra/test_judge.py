@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.endpoint import Endpoint, EndpointConfig
-from palaestra.endpoint.judge import Judge, quoted
-from palaestra.endpoint.reply import Answer
+from palaestra.endpoint.judge import JudgeClient, quoted
+from palaestra.endpoint.reply import ChatCompletion
 from palaestra.errors import Broken, ConfigError, UsageError
 
 QUESTION = [{"role": "user", "content": "Is it right?"}]
@@ -21,7 +21,7 @@ def served(*servers, read=int, **options):
     """A judge of a number, on these servers."""
     config = {"model": "judge", "patience": 0.2, "backoff": 0.01, "api_key_env": ""}
     urls = [server if isinstance(server, str) else server.url for server in servers]
-    return Judge([Endpoint(EndpointConfig(url, **config)) for url in urls], read, **options)
+    return JudgeClient([Endpoint(EndpointConfig(url, **config)) for url in urls], read, **options)
 
 
 def verdict(judge, times=1):
@@ -80,7 +80,7 @@ class Slow:
         self.most = max(self.most, self.asked)
         await asyncio.sleep(self.seconds)
         self.asked -= 1
-        return Answer("3")
+        return ChatCompletion("3")
 
     async def check(self):
         pass
@@ -90,7 +90,7 @@ class Slow:
 
 
 def test_a_judge_that_is_too_slow_is_given_up_at_its_deadline():
-    judge, began = Judge([Slow(60.0)], int, deadline=0.2), time.monotonic()
+    judge, began = JudgeClient([Slow(60.0)], int, deadline=0.2), time.monotonic()
     with pytest.raises(Broken, match=r"within 0\.2 s"):
         verdict(judge)
     assert time.monotonic() - began < 30 and judge.counts.dropped == 1
@@ -98,7 +98,7 @@ def test_a_judge_that_is_too_slow_is_given_up_at_its_deadline():
 
 def test_questions_go_to_the_server_with_the_fewest():
     servers = [Slow(0.05), Slow(0.05)]
-    judge = Judge(servers, int)
+    judge = JudgeClient(servers, int)
 
     async def many():
         return await asyncio.gather(*(judge.ask(QUESTION) for _ in range(12)))
@@ -118,4 +118,4 @@ def test_quoted_text_is_one_line_that_closes_nothing_and_loses_nothing(text):
 def test_a_judge_without_servers_or_tries_is_refused():
     for servers, options in (([], {}), ([Slow(0)], {"tries": 0}), ([Slow(0)], {"deadline": 0})):
         with pytest.raises(ConfigError, match="expected at least one server"):
-            Judge(servers, int, **options)
+            JudgeClient(servers, int, **options)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.losses.advantages import Group, Shuffled, Successes, group_advantages
+from palaestra.trainers.losses.advantages import GroupNormalized, Shuffled, Successes, group_advantages
 from palaestra.trainers.metrics import dead_share
 
 REWARDS, GROUPS = [1.0, -1.0, -0.6, 1.0, -0.8, 1.0], [0, 0, 0, 1, 1, 1]
@@ -19,7 +19,9 @@ def compared(rewards, groups):
 
 def test_one_success_in_four():
     np.testing.assert_allclose(compared([1, 0, 0, 0], [7] * 4), [1.5, -0.5, -0.5, -0.5], atol=1e-5)
-    np.testing.assert_allclose(Group()(rewarded([1, -1, -1, -1], [7] * 4), Seen()), [1.5, -0.5, -0.5, -0.5], atol=1e-5)
+    np.testing.assert_allclose(
+        GroupNormalized()(rewarded([1, -1, -1, -1], [7] * 4), Seen()), [1.5, -0.5, -0.5, -0.5], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.7, -0.6, 1 / 3])

@@ -16,22 +16,22 @@ from palaestra.trainers.batch import Sample, Scored, Seen
 from palaestra.trainers.losses import advantages, token_advantages
 from palaestra.trainers.losses.advantages import (
     GreedyBaseline,
-    Group,
+    GroupNormalized,
     LeaveOneOut,
     OptimalBaseline,
     damped,
 )
-from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened
+from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened
 from palaestra.trainers.recipes import RECIPES, find_recipe
 
 PARTS = [
-    Group(),
-    Group("none"),
-    Group("batch"),
+    GroupNormalized(),
+    GroupNormalized("none"),
+    GroupNormalized("batch"),
     LeaveOneOut(),
     OptimalBaseline(),
     GreedyBaseline(),
-    Turns(0.4),
+    TurnAdvantage(0.4),
     Whitened(),
     Whitened(group_baseline=True),
     GAE(gamma=0.97, lam=0.8),
@@ -96,7 +96,7 @@ def test_a_copy_that_is_not_damped_and_an_advantage_beyond_the_bound_are_found()
     copies = tuple(Sample(place, 3, 0.5) for place in range(3))
     batch, seen = replace(batch, samples=(*batch.samples, *copies)), Seen()
     recipe = replace(find_recipe("vspo"), max_advantage=0.9)
-    plain = Group()(batch, seen)
+    plain = GroupNormalized()(batch, seen)
     assert list(advantage_findings(recipe, batch, seen, damped(plain, batch, 0.9))) == []
     (bounded,) = advantage_findings(recipe, batch, seen, damped(plain, batch, None))
     assert "group 0" in bounded.place
@@ -117,7 +117,7 @@ def test_the_audit_does_not_compute_with_what_the_parts_compute_with(monkeypatch
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked(Group):
+class Ranked(GroupNormalized):
     """A researcher's own: places within the batch, whatever its base class computes."""
 
     def __call__(self, batch, seen):

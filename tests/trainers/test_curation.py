@@ -17,7 +17,7 @@ from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.sampling.value import VSPO
 
 
 def played(passed, samples=8, task=0, broken=0):
@@ -118,7 +118,7 @@ def test_f22_one_episode_a_task_tells_no_rate():
 # Played by samplers.
 
 
-@pytest.mark.parametrize("options", [Uniform(), Uniform(epochs=True), Dynamic(), Value(), Posterior()], ids=repr)
+@pytest.mark.parametrize("options", [Uniform(), Uniform(epochs=True), Dynamic(), VSPO(), Posterior()], ids=repr)
 def test_f22_every_sampler_plays_the_curated_tasks_alone_and_goes_on_with_them(options):
     tasks = (3, 1_000_000, 41, 17)
     groups = Groups(2, 2, tasks={"x/Y-v0": tasks})

@@ -15,7 +15,7 @@ import torch
 from batches import batch_of
 
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.losses.advantages import GreedyBaseline, Group, LeaveOneOut, OptimalBaseline
+from palaestra.trainers.losses.advantages import GreedyBaseline, GroupNormalized, LeaveOneOut, OptimalBaseline
 from palaestra.trainers.losses.token_advantages import GAE, Whitened, to_come
 
 WORDS = 3
@@ -97,7 +97,7 @@ def test_f49_remax_is_the_exact_gradient_and_is_paid_less_what_the_likeliest_say
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_f49_dr_grpo_is_the_exact_gradient_times_one_less_than_the_group_by_the_group(size):
-    advantage = Group(scale_rewards="none")
+    advantage = GroupNormalized(scale_rewards="none")
     assert apart(expectation(advantage, size=size), (size - 1) / size * EXACT) < 1e-6
     same_length = expectation(OptimalBaseline(), size=size)
     assert apart(same_length, (size - 1) / size * EXACT) < 1e-6
@@ -136,7 +136,7 @@ def test_f49_dividing_by_a_deviation_has_a_bias_that_a_larger_group_does_not_und
     def angle(found):
         return np.degrees(np.arccos(found @ EXACT / np.linalg.norm(found) / np.linalg.norm(EXACT)))
 
-    for advantage in (Group(), Whitened(group_baseline=True)):
+    for advantage in (GroupNormalized(), Whitened(group_baseline=True)):
         assert 0.5 < angle(expectation(advantage, size=3)) < 30
 
 

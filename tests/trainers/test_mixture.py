@@ -27,7 +27,7 @@ from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.sampling.value import VSPO
 
 TWO_HOP, CALCULATOR = "palaestra/TwoHop-v0", "palaestra/Calculator-v0"
 MIXED = f"{TWO_HOP}=3,{CALCULATOR}=1"
@@ -80,7 +80,7 @@ def test_each_environment_of_a_mixture_plays_its_tasks_as_it_would_alone():
         assert all(set(own[at : at + count]) == set(range(count)) for at in range(0, len(own) - count, count))
 
 
-@pytest.mark.parametrize("kind", [Uniform(), Dynamic(), Value(), Posterior()])
+@pytest.mark.parametrize("kind", [Uniform(), Dynamic(), VSPO(), Posterior()])
 def test_every_sampler_keeps_the_shares_and_goes_on_from_its_state(kind):
     def sampler():
         return kind("a=3,b=1", {"a": 60, "b": 13}, Groups(10, 4), 3)
@@ -124,7 +124,7 @@ def test_a_sampler_that_drops_groups_is_seen_to_change_the_mixture():
     assert lines[0]["mixture/b/success"] == 0 < lines[0]["mixture/a/success"]
     learned = []
     for damping in ("none", "geometric"):
-        (batch,) = played(Value(damping=damping)("a=3,b=1", {"a": 300, "b": 300}, Groups(40, 4), 0), solved)
+        (batch,) = played(VSPO(damping=damping)("a=3,b=1", {"a": 300, "b": 300}, Groups(40, 4), 0), solved)
         learned.append(mixture_metrics(mixture, batch)["mixture/a/learned"])
     assert learned[0] == 160 > learned[1] > mixture_metrics(mixture, batch)["mixture/a/played"] / 2
 

@@ -21,7 +21,7 @@ import palaestra
 from palaestra import ConfigError
 from palaestra.agents import Agent, ScriptedPolicy, TokenLimits, play
 from palaestra.envs import Task, ToolEnv, tool
-from palaestra.envs.records.gathering import Stage
+from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.episode import Attempt, Start
 from palaestra.record import Record, from_line, to_line
 from palaestra.shortening import shortened
@@ -32,12 +32,12 @@ from palaestra.trainers.config import grpo_config
 from palaestra.trainers.engine_lock import EngineLock
 from palaestra.trainers.evaluate import evaluate
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.losses.advantages import GroupNormalized
 from palaestra.trainers.recipes import find_recipe
 from palaestra.trainers.rollouts import play_batch
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.refined import Refined, second_start
-from palaestra.trainers.scoring.awaited import Remark, Scoring
+from palaestra.trainers.scoring.awaited import JudgeResult, Scoring
 from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.share import Share
 
@@ -60,7 +60,7 @@ def ended(start, reward=0.0, critique=SAID):
 
 
 async def judge(episodes):
-    return [Remark({"judge": episode.sampled_tokens / 100}, {"critique": SAID}) for episode in episodes]
+    return [JudgeResult({"judge": episode.sampled_tokens / 100}, {"critique": SAID}) for episode in episodes]
 
 
 def outcome(episode):
@@ -110,7 +110,7 @@ def test_f34_all_attempts_of_a_task_are_one_pool():
         source.heard(ended(start, rewards[start.seed]))
     assert batch.rewards.mean() == pytest.approx(0.66125)
     assert batch.rewards.std(ddof=1) == pytest.approx(0.6275, abs=5e-5)
-    found = dict(zip([episode.start.seed for episode in batch.episodes], Group()(batch, Seen()), strict=True))
+    found = dict(zip([episode.start.seed for episode in batch.episodes], GroupNormalized()(batch, Seen()), strict=True))
     expected = [-0.958, -0.863, 0.922, -1.006, 0.970, 0.874, 0.970, -0.910]
     assert [found[seed] for seed in range(8)] == pytest.approx(expected, abs=6e-4)
 
@@ -193,9 +193,11 @@ def test_a_reward_that_reads_messages_sees_the_second_attempt_alone_and_replays(
     record = from_line(to_line(Record("test/Repeats-v0", second)))
     assert record.episode.start.prefix == second.start.prefix
     assert record.episode.attempt.messages == second.attempt.messages
-    assert Stage().replay([record]) is None
+    assert ReplayMachines().replay([record]) is None
     changed = replace(second.start, prefix=({"role": "user", "content": "other"},))
-    assert Stage().replay([replace(record, episode=replace(second, start=changed))]) is None, "it is context alone"
+    assert ReplayMachines().replay([replace(record, episode=replace(second, start=changed))]) is None, (
+        "it is context alone"
+    )
 
 
 def play_both(agent, arena):

@@ -28,7 +28,7 @@ from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.posterior import Posterior, liveness
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.sampling.value import VSPO
 from palaestra.trainers.scoring.reasoning import ReasoningReward
 
 
@@ -124,7 +124,7 @@ def test_a_bonus_makes_a_group_of_failures_differ_in_reward_and_not_in_success()
     assert len(batch_of("reward").samples) == 16
 
 
-@pytest.mark.parametrize("options", [Dynamic(), Value(), Posterior(), Uniform(epochs=True)])
+@pytest.mark.parametrize("options", [Dynamic(), VSPO(), Posterior(), Uniform(epochs=True)])
 def test_a_sampler_goes_on_where_another_stood(options):
     source = opened(options, count=50)
     for _ in range(3):
@@ -149,13 +149,13 @@ def test_epochs_play_every_task_before_any_comes_again():
     ("solved", "value"), [((1, 1, 0, 0, 0), 0.2939), ((1, 1, 1, 1, 0), 0.08), ((1, 0, 0, 0, 0), 0.32)]
 )
 def test_f43_the_value_of_a_task(solved, value):
-    assert Value().value(np.array(solved, float)) == pytest.approx(value, abs=1e-4)
-    assert Value().value(np.zeros(5)) == Value().value(np.ones(5)) == Value().value(np.full(8, 0.7)) == 0
+    assert VSPO().value(np.array(solved, float)) == pytest.approx(value, abs=1e-4)
+    assert VSPO().value(np.zeros(5)) == VSPO().value(np.ones(5)) == VSPO().value(np.full(8, 0.7)) == 0
 
 
 def of_rewards(rewards, declared=(-1.0, 1.0), **options):
     """The batch of groups of these training rewards, of which the recipe's terms declare this range."""
-    source = Value(**options)("x/Y-v0", 10_000, Groups(len(rewards), len(rewards[0]), reward_range=declared))
+    source = VSPO(**options)("x/Y-v0", 10_000, Groups(len(rewards), len(rewards[0]), reward_range=declared))
     while (start := source.next()) is not None:
         group, place = divmod(start.seed, len(rewards[0]))
         source.heard(ended(start, 0.5, reward=rewards[group][place]))
@@ -211,7 +211,7 @@ def test_f43_it_is_largest_at_a_quarter_and_for_the_variance_at_a_third():
     assert best("deviation") == pytest.approx(0.25, abs=1e-3)
     assert best("variance") == pytest.approx(1 / 3, abs=1e-3)
     outcomes = np.repeat([1.0, 0.0], [3, 9])
-    assert Value(value_spread="variance").value(outcomes) == pytest.approx(0.75 * 0.25 * 0.75)
+    assert VSPO(value_spread="variance").value(outcomes) == pytest.approx(0.75 * 0.25 * 0.75)
 
 
 def by_group(batch):
@@ -223,7 +223,7 @@ def by_group(batch):
 
 
 def test_f44_no_dead_group_is_left_and_the_batch_keeps_its_size():
-    source = opened(Value(), prompts=9)
+    source = opened(VSPO(), prompts=9)
     for _ in range(5):
         batch, begun = play(source, mixed)
         assert len(begun) == 36, "nothing is played again"
@@ -239,7 +239,7 @@ def test_f44_groups_are_drawn_in_proportion_to_their_value_and_no_oftener_than_t
         group = start.group % 50
         return group < 2 and start.seed % 4 < (1, 3)[group]
 
-    free, capped = opened(Value(max_copies=None), prompts=50), opened(Value(), prompts=50)
+    free, capped = opened(VSPO(max_copies=None), prompts=50), opened(VSPO(), prompts=50)
     counts = Counter(group % 50 for _ in range(8) for group, weight in by_group(play(free, two_alive)[0]) if weight < 1)
     assert sum(counts.values()) == 8 * 48
     expected = 8 * 48 * np.array([0.75, 0.25])
@@ -253,11 +253,11 @@ def test_f44_groups_are_drawn_in_proportion_to_their_value_and_no_oftener_than_t
     [("geometric", [1, 0.5, 0.25, 0.125]), ("inverse-root", [0.5] * 4), ("none", [1] * 4)],
 )
 def test_f45_a_copy_counts_less(damping, weights):
-    source = opened(Value(damping=damping, max_copies=3), prompts=4)
+    source = opened(VSPO(damping=damping, max_copies=3), prompts=4)
     batch, _ = play(source, lambda start: start.group % 4 == 0 and start.seed % 2)
     assert [weight for _, weight in by_group(batch)] == weights
     assert damping != "geometric" or sum(weights) < 2
-    alone, _ = play(opened(Value(damping=damping)), lambda start: start.seed % 2)
+    alone, _ = play(opened(VSPO(damping=damping)), lambda start: start.seed % 2)
     assert {weight for _, weight in by_group(alone)} == {1.0}
 
 
@@ -278,7 +278,7 @@ def test_f46_a_batch_whose_groups_are_all_dead_takes_no_step_and_is_counted(two_
 @pytest.mark.parametrize("refill", ["value", "random", "left-out", "none"])
 @pytest.mark.parametrize("damping", ["geometric", "none"])
 def test_f47_every_switch_of_the_ablation_runs_and_tells_its_copies(refill, damping):
-    batch, _ = play(opened(Value(refill=refill, damping=damping), prompts=9), mixed)
+    batch, _ = play(opened(VSPO(refill=refill, damping=damping), prompts=9), mixed)
     size = {"none": 36, "left-out": 12}.get(refill, 36)
     assert len(batch.samples) == size
     if refill != "none":

@@ -18,7 +18,7 @@ from palaestra.trainers.rollouts import play_batch
 from palaestra.trainers.sampling.draws import Even
 from palaestra.trainers.sampling.in_order import Groups, InOrder
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.awaited import Remark, Scoring
+from palaestra.trainers.scoring.awaited import JudgeResult, Scoring
 
 
 def sampler(count=2**31, prompts=12, generations=8, seats=(), learning=(), seed=0):
@@ -192,7 +192,7 @@ def test_tokens_of_episodes_that_were_given_up_are_counted():
 def test_batches_follow_one_another_every_start_is_played_once_and_a_judge_is_waited_for(ordered):
     async def judge(episodes):
         await asyncio.sleep(0.01)
-        return [Remark({"style": 1.0})] * len(episodes)
+        return [JudgeResult({"style": 1.0})] * len(episodes)
 
     source, arena = sampler(count=9, prompts=3, generations=2), families.Talk(4)
     with closing(Scoring(lambda episode: {"outcome": 1.0}, judge, together=4, ordered=ordered)) as scoring:

@@ -10,7 +10,7 @@ import time
 import families
 import pytest
 
-from palaestra.trainers.scoring.awaited import Remark, Scoring
+from palaestra.trainers.scoring.awaited import JudgeResult, Scoring
 
 
 def outcome(episode):
@@ -57,7 +57,7 @@ def test_a_judge_is_asked_for_several_together_and_adds_its_terms_and_remarks():
 
     async def judge(found):
         asked.append(len(found))
-        return [Remark({"style": episode.start.seed / 10}, {"critique": "good"}) for episode in found]
+        return [JudgeResult({"style": episode.start.seed / 10}, {"critique": "good"}) for episode in found]
 
     scoring = Scoring(outcome, judge, together=4)
     scoring.put(families.an_episode(reward=None))
@@ -86,7 +86,7 @@ def test_a_judge_is_awaited_while_other_episodes_are_played():
         gate.setdefault("open", asyncio.Event())
         await gate["open"].wait()
         out.discard(found[0].start.seed)
-        return [Remark({})] * len(found)
+        return [JudgeResult({})] * len(found)
 
     scoring = Scoring(outcome, judge, together=1, at_once=2)
     for episode in episodes(5):
@@ -111,11 +111,11 @@ async def failing(found):
 
 
 async def miscounting(found):
-    return [Remark({})] * (len(found) + 1)
+    return [JudgeResult({})] * (len(found) + 1)
 
 
 async def mad(found):
-    return [Remark({"style": math.nan})] * len(found)
+    return [JudgeResult({"style": math.nan})] * len(found)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def mad(found):
 )
 def test_a_judge_that_gives_up_costs_its_episodes_their_terms_and_nobody_else_anything(judge, said):
     async def sometimes(found):
-        return await judge(found) if found[0].start.seed == 0 else [Remark({"style": 1.0})] * len(found)
+        return await judge(found) if found[0].start.seed == 0 else [JudgeResult({"style": 1.0})] * len(found)
 
     scoring = Scoring(outcome, sometimes, together=2, deadline=0.1)
     for episode in episodes(4):
@@ -148,7 +148,7 @@ def test_ordered_scores_come_back_all_at_once_in_the_order_of_their_episodes(ord
         while found[0].start.seed == 0 and not gate.is_set():
             await asyncio.sleep(0.002)
         judged.append(found[0].start.seed)
-        return [Remark({})] * len(found)
+        return [JudgeResult({})] * len(found)
 
     scoring = Scoring(outcome, judge, together=1, ordered=ordered)
     for episode in episodes(4):

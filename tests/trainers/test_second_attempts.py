@@ -10,7 +10,7 @@ import palaestra
 from palaestra import UsageError
 from palaestra.agents import Agent, ScriptedPolicy, TokenLimits
 from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.scoring.awaited import Remark
+from palaestra.trainers.scoring.awaited import JudgeResult
 from palaestra.trainers.second_attempts import attempts, critics
 
 
@@ -20,7 +20,7 @@ def measured(agent, arena, critique=lambda episode: SAID, **how):
 
     async def judge(episodes):
         asked.extend(episodes)
-        return [Remark({}, {"critique": critique(episode)}) for episode in episodes]
+        return [JudgeResult({}, {"critique": critique(episode)}) for episode in episodes]
 
     with closing(critics(judge)) as scoring:
         return attempts(agent, arena, scoring, **how), asked

@@ -8,7 +8,7 @@ import pytest
 
 from palaestra import Attempt, Call, ConfigError, Ending, Episode, Start, Status, Task
 from palaestra.record import Record
-from palaestra.trainers.selection import SCORES, Counts, best, distinct, select, source_of, succeeded
+from palaestra.trainers.selection import SCORES, SelectionCounts, best, distinct, select, source_of, succeeded
 
 ENV = "palaestra/TwoHop-v0"
 
@@ -49,10 +49,10 @@ def test_every_episode_is_counted_once_by_the_rule_that_dropped_it():
     ]
     chosen = select(records, top_k=2)
     assert dict(chosen.by_source) == {
-        ENV: Counts(played=8, broken=1, wrong=2, duplicates=1, beyond_top_k=2, kept=2),
-        "leet": Counts(played=3, broken=0, wrong=1, duplicates=1, beyond_top_k=0, kept=1),
+        ENV: SelectionCounts(played=8, broken=1, wrong=2, duplicates=1, beyond_top_k=2, kept=2),
+        "leet": SelectionCounts(played=3, broken=0, wrong=1, duplicates=1, beyond_top_k=0, kept=1),
     }
-    assert chosen.counts == Counts(11, 1, 3, 2, 2, 3)
+    assert chosen.counts == SelectionCounts(11, 1, 3, 2, 2, 3)
     assert chosen.records == (records[2], records[4], records[8]), "in the order in which they were given"
     for counts in (*chosen.by_source.values(), chosen.counts):
         played, *rest = astuple(counts)
@@ -63,12 +63,12 @@ def test_without_a_limit_all_that_is_right_and_new_is_kept():
     records = [record(str(n % 7), task=n % 7, seed=n) for n in range(50)]
     chosen = select(records)
     assert chosen.records == tuple(records[:7])
-    assert chosen.counts == Counts(50, 0, 0, 43, 0, 7)
+    assert chosen.counts == SelectionCounts(50, 0, 0, 43, 0, 7)
 
 
 def test_nothing_gives_nothing():
     chosen = select([])
-    assert (chosen.records, dict(chosen.by_source), chosen.counts) == ((), {}, Counts())
+    assert (chosen.records, dict(chosen.by_source), chosen.counts) == ((), {}, SelectionCounts())
 
 
 def test_the_least_success_itself_is_enough():
@@ -157,7 +157,7 @@ def test_each_source_has_its_own_best():
     records = [record(str(n), task=n, source=f"s{n % 3}", reward=float(n)) for n in range(12)]
     chosen = select(records, top_k=2)
     assert [found.episode.start.task for found in chosen.records] == [6, 7, 8, 9, 10, 11]
-    assert all(counts == Counts(4, 0, 0, 0, 2, 2) for counts in chosen.by_source.values())
+    assert all(counts == SelectionCounts(4, 0, 0, 0, 2, 2) for counts in chosen.by_source.values())
 
 
 def test_records_are_read_once_so_a_generator_will_do():

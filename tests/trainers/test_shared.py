@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from palaestra.errors import UsageError
 from palaestra.trainers import shared
-from palaestra.trainers.attention import Plan, planned_attention
+from palaestra.trainers.attention import AttentionPlan, planned_attention
 from palaestra.trainers.shared import LEAST, in_order, lay_out, parts
 
 
@@ -90,7 +90,7 @@ def test_the_calls_of_a_plan_are_those_of_the_trie_and_in_either_way_the_same(ro
     expected = np.zeros((layout.size, layout.size), int)
     for places in layout.places:
         expected[np.ix_(places, places)] = np.tri(len(places), dtype=int)
-    plan, everything = Plan(layout, torch.device("cpu")), np.arange(layout.size)
+    plan, everything = AttentionPlan(layout, torch.device("cpu")), np.arange(layout.size)
     for calls in (plan.by_segment, plan.by_depth):
         found = np.zeros_like(expected)
         for call in calls:
@@ -104,6 +104,6 @@ def test_the_calls_of_a_plan_are_those_of_the_trie_and_in_either_way_the_same(ro
 
 @pytest.mark.parametrize("asked", [{"softcap": 30.0}, {"sliding_window": 16}, {"s_aux": 1}, {"dropout": 0.1}])
 def test_what_a_layout_cannot_have_is_refused_by_name(asked):
-    plan = Plan(lay_out([5], [0]), torch.device("cpu"))
+    plan = AttentionPlan(lay_out([5], [0]), torch.device("cpu"))
     with pytest.raises(UsageError, match=f"cannot have {next(iter(asked))}; pad"):
         planned_attention(None, *torch.zeros(3, 1, 2, 5, 8), None, plan=plan, **asked)

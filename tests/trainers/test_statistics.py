@@ -134,7 +134,7 @@ def test_the_order_of_samples_decides_no_vote():
 
 
 def test_a_figure_without_tasks_says_so():
-    assert estimate(pass_at_k([[1.0]], 2)) == statistics.Estimate(0.0, 0.0, 1.0, 0)
+    assert estimate(pass_at_k([[1.0]], 2)) == statistics.MeanWithInterval(0.0, 0.0, 1.0, 0)
     assert len(avg_at_k([[], []])) == 0
     assert len(maj_at_k([], [], 1)) == 0
 

@@ -9,7 +9,7 @@ from batches import batch_of
 
 from palaestra.episode import Status
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened, served_by_turn, turn_of_tokens
+from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened, served_by_turn, turn_of_tokens
 
 
 def spoken(lengths, rewards, groups=None):
@@ -47,7 +47,7 @@ def test_f49_its_baseline_form_takes_the_groups_mean_first():
     np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(ddof=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("advantage", [Whitened(), Whitened(group_baseline=True), Turns()])
+@pytest.mark.parametrize("advantage", [Whitened(), Whitened(group_baseline=True), TurnAdvantage()])
 def test_equal_rewards_teach_exactly_nothing(advantage):
     for values in advantage(spoken([[2, 1], [3]], [0.7, 0.7]), Seen()):
         assert not np.asarray(values).any()
@@ -74,8 +74,8 @@ def test_credit_turn_by_turn_adds_how_a_turns_calls_fared_to_the_episodes_advant
     """All succeed alike, so the episodes' own advantages are 0; one of four failed in its first call."""
     good, bad = [Status.OK, Status.OK], [Status.TOOL_ERROR, Status.OK]
     batch = batch_of([called(one, 1.0, seed) for seed, one in enumerate([good, good, good, bad])])
-    values = Turns(turn_weight=0.2)(batch, Seen())
+    values = TurnAdvantage(turn_weight=0.2)(batch, Seen())
     np.testing.assert_allclose(values[3], 0.2 * np.array([-1.5, -1.5, 0, 0, 0, 0]), atol=1e-5)
     np.testing.assert_allclose(values[0], 0.2 * np.array([0.5, 0.5, 0, 0, 0, 0]), atol=1e-5)
-    plain = Turns(turn_weight=0.0)(batch, Seen())
+    plain = TurnAdvantage(turn_weight=0.0)(batch, Seen())
     assert not np.concatenate(plain).any()

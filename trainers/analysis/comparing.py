@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.trainers.analysis.sources import Source, pooled_medians, sources_of
+from palaestra.trainers.analysis.sources import AnalysisSource, pooled_medians, sources_of
 from palaestra.trainers.intervals import student_interval
-from palaestra.trainers.scoring.agreement import Judged, disagreements
+from palaestra.trainers.scoring.agreement import LabelledEpisode, disagreements
 
 MOST_LISTED = 100
 """Largest number of contradicting episodes that are listed for a group."""
@@ -39,11 +39,11 @@ class Spread:
 
 
 @dataclass
-class Group:
+class SeedGroup:
     """Sources that differ only in their seed."""
 
     name: str
-    sources: list[Source]
+    sources: list[AnalysisSource]
     each: list[dict[str, float]]
     """Metrics of each source."""
     figures: dict[str, Spread] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Group:
     """Differences to the first group, paired by seed, for metrics with two or more common seeds."""
 
     @property
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[LabelledEpisode]:
         """Return the episodes that a judge has scored."""
         return [episode for source in self.sources for episode in source.judged]
 
@@ -60,7 +60,7 @@ class Group:
 class Analysis:
     """Result of an analysis."""
 
-    groups: list[Group]
+    groups: list[SeedGroup]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -87,22 +87,22 @@ def analyse(paths: Sequence[Path | str], say: Callable[[str], object] = warnings
     """
     sources = sources_of([Path(path) for path in paths], say)
     medians = pooled_medians(sources)
-    groups: list[Group] = []
+    groups: list[SeedGroup] = []
     for members, name in _grouped(sources):
-        groups.append(Group(name, members, [source.figures(medians) for source in members]))
+        groups.append(SeedGroup(name, members, [source.figures(medians) for source in members]))
         groups[-1].figures = _spreads(groups[-1])
         groups[-1].beside = _beside(groups[0], groups[-1]) if len(groups) > 1 else {}
     return Analysis(groups)
 
 
-def _said(found: Sequence[Judged]) -> dict[str, Any]:
+def _said(found: Sequence[LabelledEpisode]) -> dict[str, Any]:
     """Return the summary of judge scores for JSON: counts, and the largest contradictions; empty without scores."""
     apart = disagreements(found)
     examples = [{"kind": episode.contradiction, **asdict(episode)} for episode in apart[:MOST_LISTED]]
     return {"judged": len(found), "contradicted": len(apart), "disagreements": examples} if found else {}
 
 
-def _spreads(group: Group) -> dict[str, Spread]:
+def _spreads(group: SeedGroup) -> dict[str, Spread]:
     spreads = {}
     for name in dict.fromkeys(name for figures in group.each for name in figures):
         values = [figures[name] for figures in group.each if name in figures]
@@ -113,7 +113,7 @@ def _spreads(group: Group) -> dict[str, Spread]:
     return spreads
 
 
-def _beside(first: Group, other: Group) -> dict[str, Spread]:
+def _beside(first: SeedGroup, other: SeedGroup) -> dict[str, Spread]:
     other_by_seed, first_by_seed = _by_seed(other), _by_seed(first)
     both = [(other_by_seed[seed], first_by_seed[seed]) for seed in sorted(other_by_seed.keys() & first_by_seed.keys())]
     spreads = {}
@@ -128,16 +128,16 @@ def _beside(first: Group, other: Group) -> dict[str, Spread]:
     return spreads
 
 
-def _by_seed(group: Group) -> dict[int, dict[str, float]]:
+def _by_seed(group: SeedGroup) -> dict[int, dict[str, float]]:
     """Return the metrics by seed. A seed that was run twice is left out, because its pairing is ambiguous."""
     seeds = [source.seed for source in group.sources]
     pairs = zip(group.sources, group.each, strict=True)
     return {s.seed: figures for s, figures in pairs if s.seed is not None and seeds.count(s.seed) == 1}
 
 
-def _grouped(sources: Sequence[Source]) -> list[tuple[list[Source], str]]:
+def _grouped(sources: Sequence[AnalysisSource]) -> list[tuple[list[AnalysisSource], str]]:
     """Return the sources and the name of each group, in input order. The name shows what differs from other groups."""
-    groups: dict[tuple[Any, ...], list[Source]] = {}
+    groups: dict[tuple[Any, ...], list[AnalysisSource]] = {}
     for source in sources:
         # A file is a group of its own, because it does not record its seed.
         alone = () if source.seed is not None else (source.path, source.name)
@@ -151,7 +151,7 @@ def _grouped(sources: Sequence[Source]) -> list[tuple[list[Source], str]]:
     ]
 
 
-def _name(source: Source, others: Sequence[Source]) -> str:
+def _name(source: AnalysisSource, others: Sequence[AnalysisSource]) -> str:
     if source.seed is None:
         return source.name
     runs = [run for run in others if run.seed is not None]
@@ -169,6 +169,6 @@ def _name(source: Source, others: Sequence[Source]) -> str:
     return ", ".join(parts) or str(source.settings.get("recipe.recipe_name", source.settings["kind"]))
 
 
-def _differs(key: str, source: Source, others: Sequence[Source]) -> bool:
+def _differs(key: str, source: AnalysisSource, others: Sequence[AnalysisSource]) -> bool:
     settings: Mapping[str, Any] = source.settings
     return any(settings.get(key) != other.settings.get(key) for other in others)

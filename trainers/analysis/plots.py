@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from palaestra.errors import UsageError
-from palaestra.trainers.analysis.comparing import Analysis, Group
+from palaestra.trainers.analysis.comparing import Analysis, SeedGroup
 from palaestra.trainers.analysis.sources import SUCCESS
 from palaestra.trainers.intervals import student_interval
 from palaestra.trainers.metrics import GAP
@@ -85,7 +85,7 @@ def plot(path: Path, analysis: Analysis) -> None:
         ) from error
 
 
-def _band(group: Group, name: str) -> tuple[list[int], list[float], list[float], list[float]]:
+def _band(group: SeedGroup, name: str) -> tuple[list[int], list[float], list[float], list[float]]:
     """Return the steps that all runs of a group have, the means there, and the lower and upper bounds."""
     curves = [curve for source in group.sources if (curve := source.curve(name))]
     steps = sorted(set.intersection(*map(set, curves))) if curves else []

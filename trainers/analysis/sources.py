@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from palaestra.errors import UsageError
-from palaestra.reading import Reading
+from palaestra.reading import RecordReader
 from palaestra.trainers.checked import flat, plain
-from palaestra.trainers.metrics import Facts, episode_metrics, facts_of, gap_metrics, medians_of, mode_metrics
+from palaestra.trainers.metrics import EpisodeStats, episode_metrics, facts_of, gap_metrics, medians_of, mode_metrics
 from palaestra.trainers.run import Run
-from palaestra.trainers.scoring.agreement import Judged, judged
+from palaestra.trainers.scoring.agreement import LabelledEpisode, judged
 from palaestra.trainers.statistics import estimate
 from palaestra.trainers.viewer.measured import measurements
 
@@ -31,7 +31,7 @@ _LAST = 10
 
 
 @dataclass
-class Source:
+class AnalysisSource:
     """A run, or the episodes of one agent in a file."""
 
     name: str
@@ -41,12 +41,12 @@ class Source:
     seed: int | None = None
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
     """Metrics by step; empty for a file."""
-    facts: dict[int, list[Facts]] = field(default_factory=dict)
+    facts: dict[int, list[EpisodeStats]] = field(default_factory=dict)
     """Facts of the recorded episodes, by step; the key is 0 for a file."""
     measured: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     """Metrics with their own interval over tasks: (value, low, high)."""
     broken: int = 0
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[LabelledEpisode] = field(default_factory=list)
     """Episodes that a judge has scored."""
 
     @cached_property
@@ -73,7 +73,7 @@ class Source:
         return {step: figures[name] for step, figures in sorted(self.steps.items()) if name in figures}
 
 
-def sources_of(paths: Sequence[Path], say: Callable[[str], object]) -> list[Source]:
+def sources_of(paths: Sequence[Path], say: Callable[[str], object]) -> list[AnalysisSource]:
     """Return the sources in run folders, folders of them, and episode files. `say` is called for damaged lines."""
     sources = [source for path in paths for source in (_in_folder(path, say) if path.is_dir() else _of_file(path, say))]
     if not sources:
@@ -81,7 +81,7 @@ def sources_of(paths: Sequence[Path], say: Callable[[str], object]) -> list[Sour
     return list({(source.path.resolve(), source.name): source for source in sources}.values())
 
 
-def _in_folder(path: Path, say: Callable[[str], object]) -> list[Source]:
+def _in_folder(path: Path, say: Callable[[str], object]) -> list[AnalysisSource]:
     if (path / "config.json").exists():
         return [_of_run(path, say)]
     inner = {config.parent for depth in ("*", "*/*") for config in path.glob(f"{depth}/config.json")}
@@ -97,17 +97,17 @@ def _natural(path: Path) -> list[tuple[float, str]]:
     return [(float(part), "") if at % 2 else (-1.0, part) for at, part in enumerate(parts)]
 
 
-def _of_run(path: Path, say: Callable[[str], object]) -> Source:
+def _of_run(path: Path, say: Callable[[str], object]) -> AnalysisSource:
     run = Run.read(path)
     settings = flat(plain(run.config))
-    source = Source(
+    source = AnalysisSource(
         path.resolve().name,
         path,
         {key: value for key, value in settings.items() if not key.startswith(_OF_THE_RUN)} | {"kind": run.config.KIND},
         run.config.seed,
     )
     episode_files = sorted((path / "episodes").glob("step-*.jsonl"))
-    for place, record in Reading(episode_files, say) if episode_files else ():
+    for place, record in RecordReader(episode_files, say) if episode_files else ():
         source.judged += filter(None, [judged(record, place)])
         step = next((lesson.step for lesson in record.lessons), None)
         if step is not None and record.episode.reward is not None:  # Episodes without a lesson were not trained on.
@@ -122,14 +122,14 @@ def _of_run(path: Path, say: Callable[[str], object]) -> Source:
     return source
 
 
-def _of_file(path: Path, say: Callable[[str], object]) -> list[Source]:
+def _of_file(path: Path, say: Callable[[str], object]) -> list[AnalysisSource]:
     if not path.is_file():
         raise UsageError(f"there is no {str(path)!r}; pass a run's folder, or a file of episodes (.jsonl)")
-    source_by_agent: dict[tuple[str, str], Source] = {}
-    for place, record in Reading([path], say):
+    source_by_agent: dict[tuple[str, str], AnalysisSource] = {}
+    for place, record in RecordReader([path], say):
         who = (record.agent, record.env_id)
         source = source_by_agent.setdefault(
-            who, Source(path.stem, path, {"agent": record.agent, "env_id": record.env_id})
+            who, AnalysisSource(path.stem, path, {"agent": record.agent, "env_id": record.env_id})
         )
         source.judged += filter(None, [judged(record, place)])
         if record.episode.reward is None:
@@ -165,11 +165,11 @@ def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def pooled_medians(sources: Sequence[Source]) -> tuple[float, float]:
+def pooled_medians(sources: Sequence[AnalysisSource]) -> tuple[float, float]:
     """Return the medians over all episodes that are compared."""
     return medians_of([facts for source in sources for facts in _all(source)])
 
 
-def _all(source: Source) -> Iterator[Facts]:
+def _all(source: AnalysisSource) -> Iterator[EpisodeStats]:
     for facts in source.facts.values():
         yield from facts

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.trainers.audit.findings import Finding, place_of
+from palaestra.trainers.audit.findings import AuditFinding, place_of
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.losses.advantages import (
     Advantages,
     Floats,
     GreedyBaseline,
-    Group,
+    GroupNormalized,
     LeaveOneOut,
     OptimalBaseline,
 )
-from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened, served_by_turn, turn_of_tokens
+from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened, served_by_turn, turn_of_tokens
 from palaestra.trainers.recipes import Recipe
 
 _Values = Sequence[Any] | Floats
@@ -52,27 +52,27 @@ class _Given:
         return means_E
 
 
-def shape_findings(batch: Batch, seen: Seen, values: Advantages) -> Iterator[Finding]:
+def shape_findings(batch: Batch, seen: Seen, values: Advantages) -> Iterator[AuditFinding]:
     """Check that advantages are finite, one per sample or one per token, and that critic values are finite."""
     for scored, expected_S in zip(batch.scored, seen.values or (), strict=False):
         if not np.isfinite(expected_S).all():
             details = f"what it expects before {int((~np.isfinite(expected_S)).sum())} tokens is no number"
-            yield Finding("critic", place_of(scored.episode), details)
+            yield AuditFinding("critic", place_of(scored.episode), details)
             return
     if len(values) != len(batch.samples):
-        yield Finding("advantages", "the batch", f"{len(values)} advantages for {len(batch.samples)} samples")
+        yield AuditFinding("advantages", "the batch", f"{len(values)} advantages for {len(batch.samples)} samples")
         return
     for scored, value, length in zip(batch.scored, values, batch.lengths, strict=True):
         numbers = np.atleast_1d(value)
         if not np.isfinite(numbers).all() or (np.ndim(value) and len(numbers) != length):
             details = f"{len(numbers)} advantages for {length} tokens, {int((~np.isfinite(numbers)).sum())} no numbers"
-            yield Finding("advantages", place_of(scored.episode), details)
+            yield AuditFinding("advantages", place_of(scored.episode), details)
             return
 
 
 def advantage_findings(
     recipe: Recipe, batch: Batch, seen: Seen, values: Advantages, *, means: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Check advantages against the closed form of the recipe, with the weights of the samples and the recipe's bound.
     With `means` there is one value per episode, the mean over its tokens.
     """
@@ -104,7 +104,7 @@ def advantage_findings(
         reported_groups.add(group)
         rewards, in_sample_N = _listed(inputs.rewards_E[inputs.groups_E == group]), owners_N == place
         details = f"in a group of the rewards {rewards} it has the advantage {_listed(reported_N[in_sample_N])}"
-        yield Finding(
+        yield AuditFinding(
             "advantages",
             place_of(batch.episodes[place]),
             f"{details}, computed anew {_listed(expected_N[in_sample_N])}",
@@ -114,8 +114,8 @@ def advantage_findings(
 def compared_in_groups(recipe: Recipe) -> bool:
     """Return whether records of whole groups are enough to recompute the advantages."""
     advantage = recipe.advantage
-    in_group = isinstance(advantage, Group) and advantage.scale_rewards != "batch"
-    return in_group or isinstance(advantage, LeaveOneOut | OptimalBaseline | Turns)
+    in_group = isinstance(advantage, GroupNormalized) and advantage.scale_rewards != "batch"
+    return in_group or isinstance(advantage, LeaveOneOut | OptimalBaseline | TurnAdvantage)
 
 
 def _given(batch: Batch, seen: Seen, *, charged: bool) -> _Given:
@@ -132,7 +132,7 @@ def _given(batch: Batch, seen: Seen, *, charged: bool) -> _Given:
     return _Given(batch, seen, paid, rewards_E, groups_E)
 
 
-def _group(advantage: Group, given: _Given) -> _Values:
+def _group(advantage: GroupNormalized, given: _Given) -> _Values:
     centred_E = given.rewards_E - given.mean(given.rewards_E)
     if advantage.scale_rewards == "none":
         return centred_E
@@ -163,7 +163,7 @@ def _greedy_baseline(_: GreedyBaseline, given: _Given) -> _Values:
     return [np.float64(reward - baselines[group] if group in baselines else 0.0) for reward, group in pairs]
 
 
-def _turns(advantage: Turns, given: _Given) -> _Values:
+def _turns(advantage: TurnAdvantage, given: _Given) -> _Values:
     whole_E = _standardized(given.rewards_E, given.groups_E, _EPSILON)
     served = [served_by_turn(episode) for episode in given.batch.episodes]
     turn_shares = [
@@ -204,11 +204,11 @@ def _gae(advantage: GAE, given: _Given) -> _Values:
 
 
 _FORMS: dict[type, Callable[[Any, _Given], _Values]] = {
-    Group: _group,
+    GroupNormalized: _group,
     LeaveOneOut: _leave_one_out,
     OptimalBaseline: _optimal_baseline,
     GreedyBaseline: _greedy_baseline,
-    Turns: _turns,
+    TurnAdvantage: _turns,
     Whitened: _whitened,
     GAE: _gae,
 }

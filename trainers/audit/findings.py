@@ -36,7 +36,7 @@ CAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One violation of a check."""
 
     check: str
@@ -48,7 +48,7 @@ class Finding:
         return f"{self.check}: {self.place}: {self.found}; likely {CAUSES[self.check]}"
 
 
-def require(findings: Iterable[Finding]) -> None:
+def require(findings: Iterable[AuditFinding]) -> None:
     """Raise `TrainingHalted` with the first finding, if there is one."""
     for finding in findings:
         raise TrainingHalted(str(finding))

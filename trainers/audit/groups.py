@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from palaestra.episode import Ending
-from palaestra.trainers.audit.findings import Finding, place_of
+from palaestra.trainers.audit.findings import AuditFinding, place_of
 from palaestra.trainers.batch import Batch, Scored
 
 
-def group_findings(batch: Batch) -> Iterator[Finding]:
+def group_findings(batch: Batch) -> Iterator[AuditFinding]:
     """Check that a group has attempts of one seat at one task with one prompt, and no attempt twice."""
     members: dict[int, list[Scored]] = {}
     for sample, scored in zip(batch.samples, batch.scored, strict=True):
@@ -25,12 +25,12 @@ def group_findings(batch: Batch) -> Iterator[Finding]:
         if len({id(scored.episode) for scored in group_members}) < len(group_members):
             mixed.append("an episode more than once")
         if mixed:
-            yield Finding(
+            yield AuditFinding(
                 "groups", f"group {group} of the batch", f"its {len(group_members)} members have {', '.join(mixed)}"
             )
 
 
-def member_findings(batch: Batch) -> Iterator[Finding]:
+def member_findings(batch: Batch) -> Iterator[AuditFinding]:
     """Check that exactly the rewarded episodes of a group are samples: BROKEN and faulty ones must not be."""
     trained_places = {sample.place for sample in batch.samples}
     groups = {batch.played[place].episode.start.group for place in trained_places}
@@ -48,4 +48,4 @@ def member_findings(batch: Batch) -> Iterator[Finding]:
             details = f"it has the reward {episode.reward}, and is no sample of its group"
         else:
             continue
-        yield Finding("members", place_of(episode), details)
+        yield AuditFinding("members", place_of(episode), details)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from palaestra.agents.policies.table import trained_engines
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
-from palaestra.trainers.audit.findings import Finding, require
+from palaestra.trainers.audit.findings import AuditFinding, require
 from palaestra.trainers.audit.groups import group_findings, member_findings
 from palaestra.trainers.audit.tokens import (
     Flat,
@@ -102,7 +102,7 @@ def audit_weights(shares: Sequence[float], kept: Sequence[int], aggregation: str
     total = float(np.dot(shares, kept))
     if any(kept) and aggregation in ("token", "sample") and abs(total - 1) > _ROUNDING:
         details = f"the {sum(kept)} tokens that are learned from weigh {total:.6g} together; expected 1"
-        require([Finding("token weights", "a mini-batch", details)])
+        require([AuditFinding("token weights", "a mini-batch", details)])
 
 
 def audit_gradients(
@@ -121,7 +121,7 @@ def audit_gradients(
         return
     if not norms:
         details = f"of {sum(lengths)} tokens none is learned from, and the advantages are not 0"
-        require([Finding("correction", "this step", details)])
+        require([AuditFinding("correction", "this step", details)])
     if not any(norm != 0 for norm in norms) and sums["entropy"] > 0 and not sums["low"] + sums["high"]:
         totals: dict[bytes, NDArray[np.float64]] = {}
         for value, episode in zip(values, batch.episodes, strict=True):
@@ -129,7 +129,7 @@ def audit_gradients(
             totals[same] = totals.get(same, np.zeros(1)) + value
         if not any(total.any() for total in totals.values()):
             return
-        require([Finding("gradients", "this step", "every gradient is exactly 0, and the advantages are not")])
+        require([AuditFinding("gradients", "this step", "every gradient is exactly 0, and the advantages are not")])
 
 
 def audited_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Packed) -> dict[str, float]:

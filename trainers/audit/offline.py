@@ -20,10 +20,10 @@ from palaestra.agents import Chat
 from palaestra.agents.local_model import open_tokenizer
 from palaestra.episode import Ending
 from palaestra.errors import UsageError
-from palaestra.reading import Reading
+from palaestra.reading import RecordReader
 from palaestra.record import Record
 from palaestra.trainers.audit.advantages import advantage_findings, compared_in_groups
-from palaestra.trainers.audit.findings import CAUSES, Finding, place_of
+from palaestra.trainers.audit.findings import CAUSES, AuditFinding, place_of
 from palaestra.trainers.audit.groups import group_findings, member_findings
 from palaestra.trainers.audit.tokens import (
     Flat,
@@ -39,7 +39,7 @@ from palaestra.trainers.batch import Batch, Sample, Scored, Seen
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.run import Run
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.progressive import Progressive
+from palaestra.trainers.scoring.progressive import StagedShaping
 
 _CLOSE = 1e-6
 _FARTHEST = 0.1
@@ -54,13 +54,13 @@ class Ledger:
 
     looked: Counter[str] = field(default_factory=Counter)
     """Number of rows, episodes, groups or steps that each check has seen."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     """Reason why a check has seen nothing, or not everything, by check."""
     figures: dict[str, float] = field(default_factory=dict)
     defects: int = 0
 
-    def add(self, check: str, count: int, findings: Iterable[Finding]) -> None:
+    def add(self, check: str, count: int, findings: Iterable[AuditFinding]) -> None:
         """Record `count` checked items and the findings of a check."""
         self.looked[check] += count
         self.findings += findings
@@ -79,7 +79,7 @@ def audit_run(folder: Path, say: Callable[[str], object], rescored: Rescored | N
     if not files:
         raise UsageError(f"{folder / 'episodes'} holds no step-*.jsonl; a run with --save.recorded-groups keeps them")
     audit = _Audit(run.config, _chat(folder, run.config, ledger), ledger)
-    reading = Reading(files, say)
+    reading = RecordReader(files, say)
     steps: dict[int, list[Record]] = defaultdict(list)
     for _, record in reading:
         step = int(reading.path.stem.removeprefix("step-"))
@@ -126,7 +126,7 @@ class _Audit:
         groups = len(set(batch.groups.tolist()))
         ledger.add("groups", groups, group_findings(batch))
         ledger.add("members", len(batch.played), member_findings(batch))
-        if isinstance(self.config.recipe.shaping, Progressive) and self.config.recipe.shaping.curriculum:
+        if isinstance(self.config.recipe.shaping, StagedShaping) and self.config.recipe.shaping.curriculum:
             ledger.skipped["terms"] = "a curriculum's weights are not recorded"
         else:
             ledger.add("terms", len(records), [finding for record in records for finding in self._terms(record)])
@@ -175,7 +175,7 @@ class _Audit:
             return
         self.ledger.add("advantages", groups, advantage_findings(recipe, batch, Seen(), advantages, means=True))
 
-    def _terms(self, record: Record) -> Iterable[Finding]:
+    def _terms(self, record: Record) -> Iterable[AuditFinding]:
         """Check the terms of the recipe against those of the lesson, which may also have the term of a judge."""
         for lesson in record.lessons[:1]:
             if not _rewarded(record):
@@ -184,7 +184,7 @@ class _Audit:
             wrong = {name: value for name, value in terms.items() if not _equal(lesson.terms.get(name), value)}
             if wrong:
                 details = f"its lesson has the terms {dict(lesson.terms)}, computed anew {wrong}"
-                yield Finding("terms", place_of(record.episode), details)
+                yield AuditFinding("terms", place_of(record.episode), details)
 
     def _starts(self, step: int, records: Sequence[Record]) -> None:
         findings, starts = [], [record.episode.start for record in records]
@@ -193,7 +193,9 @@ class _Audit:
             if seed in self.seeds or self.groups.setdefault(group, step) != step:
                 before = self.seeds.get(seed, self.groups.get(group, step))
                 where = f"group {group}, seed {start.seed}, task {start.task} of step {step}"
-                findings.append(Finding("starts", where, f"its seed or its group was played in step {before} before"))
+                findings.append(
+                    AuditFinding("starts", where, f"its seed or its group was played in step {before} before")
+                )
             self.seeds[seed] = step
         played_tasks = {(start.group, start.env, start.task) for start in starts}
         self.tasks.update((env, task) for _, env, task in played_tasks)
@@ -213,7 +215,7 @@ class _Audit:
             mean, bound = float(gap_S.mean()), self.config.play.max_logprob_gap or _FARTHEST
             details = f"they differ by {mean:.3g} on average, at most {bound} expected"
             self.ledger.add(
-                "log-prob gap", 1, [] if mean <= bound else [Finding("log-prob gap", f"step {step}", details)]
+                "log-prob gap", 1, [] if mean <= bound else [AuditFinding("log-prob gap", f"step {step}", details)]
             )
 
     def _rescore(self, records: Sequence[Record], rescored: Rescored) -> None:
@@ -226,7 +228,9 @@ class _Audit:
                 continue
             details = f"its reward is {record.episode.reward}, computed anew {reward}"
             wrong = (
-                [] if _equal(record.episode.reward, reward) else [Finding("rewards", place_of(record.episode), details)]
+                []
+                if _equal(record.episode.reward, reward)
+                else [AuditFinding("rewards", place_of(record.episode), details)]
             )
             self.ledger.add("rewards", 1, wrong)
 
@@ -235,7 +239,7 @@ class _Audit:
         findings, config = [], self.config
         steps = [line["step"] for line in lines]
         if steps != list(range(1, len(steps) + 1)):
-            findings.append(Finding("metrics", "metrics.jsonl", f"its steps are not 1 to {len(steps)}, each once"))
+            findings.append(AuditFinding("metrics", "metrics.jsonl", f"its steps are not 1 to {len(steps)}, each once"))
         whole = isinstance(config.recipe.sampler, Uniform) and config.save.recorded_groups >= config.play.num_prompts
         for line in lines if whole and not config.env.train_seats else ():
             claim = line.get("reward"), line.get("num_tokens")
@@ -244,7 +248,7 @@ class _Audit:
                 differs = (
                     f"it says reward {claim[0]}, {claim[1]} tokens; its episodes say {truth[0]:.6g}, {truth[1]} tokens"
                 )
-                findings.append(Finding("metrics", f"step {line['step']}", differs))
+                findings.append(AuditFinding("metrics", f"step {line['step']}", differs))
         self.ledger.add("metrics", len(lines), findings)
         gap_S = np.concatenate([np.zeros(1, np.float32), *self.gaps])
         self.ledger.figures |= {

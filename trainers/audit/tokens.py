@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from palaestra.agents import Chat
 from palaestra.episode import Ending, Episode, TokenRow
 from palaestra.errors import UsageError
-from palaestra.trainers.audit.findings import Finding, place_of
+from palaestra.trainers.audit.findings import AuditFinding, place_of
 
 _ROUNDING = 1e-3
 """Rounding tolerance: a log-prob may exceed 0 by this much."""
@@ -52,7 +52,7 @@ class Flat:
             yield *self.rows[at], first - (int(self.ends_R[at]) - len(self.rows[at][2]))
 
 
-def mask_findings(flat: Flat) -> Iterator[Finding]:
+def mask_findings(flat: Flat) -> Iterator[AuditFinding]:
     """Check that exactly the sampled tokens have a version and a log-prob, which is finite and at most 0."""
     valid_logprob_N = (flat.logprobs_N <= _ROUNDING) & np.isfinite(flat.logprobs_N)
     right_N = np.where(flat.sampled_N, valid_logprob_N, flat.logprobs_N == 0) & (
@@ -61,10 +61,10 @@ def mask_findings(flat: Flat) -> Iterator[Finding]:
     for episode, number, row, token in flat.places(~right_N):
         marking = "is marked as sampled" if row.sampled[token] else "is not marked as sampled"
         details = f"{marking}, and has the log-prob {row.logprobs[token]} and the version {row.versions[token]}"
-        yield Finding("token mask", place_of(episode, number, token), details)
+        yield AuditFinding("token mask", place_of(episode, number, token), details)
 
 
-def turn_findings(flat: Flat, chat: Chat) -> Iterator[Finding]:
+def turn_findings(flat: Flat, chat: Chat) -> Iterator[AuditFinding]:
     """Check that each turn, unless it was cut, ends with a sampled stop token, and has no other stop token."""
     size, sampled_N = len(flat.ids_N), flat.sampled_N
     stop_N = np.isin(flat.ids_N, list(chat.stops))
@@ -83,28 +83,30 @@ def turn_findings(flat: Flat, chat: Chat) -> Iterator[Finding]:
     }
     for wrong, wrong_N in wrongs.items():
         for episode, number, _, token in flat.places(wrong_N):
-            yield Finding("turn ends", place_of(episode, number, token), f"{wrong}; its episode is {episode.ending}")
+            yield AuditFinding(
+                "turn ends", place_of(episode, number, token), f"{wrong}; its episode is {episode.ending}"
+            )
 
 
-def version_findings(flat: Flat, step: int, staleness: int) -> Iterator[Finding]:
+def version_findings(flat: Flat, step: int, staleness: int) -> Iterator[AuditFinding]:
     """Check that tokens are of weights `step`, trained in step `step + 1`, or at most `staleness` updates older."""
     age_N = step - flat.versions_N
     for episode, number, row, token in flat.places(flat.sampled_N & ((age_N < 0) | (age_N > staleness))):
         details = f"it is of the weights {row.versions[token]} and learned from at {step}, at most {staleness} older"
-        yield Finding("versions", place_of(episode, number, token), details)
+        yield AuditFinding("versions", place_of(episode, number, token), details)
 
 
-def length_findings(episodes: Sequence[Episode], longest: int, turn: int) -> Iterator[Finding]:
+def length_findings(episodes: Sequence[Episode], longest: int, turn: int) -> Iterator[AuditFinding]:
     """Check that no row and no turn is longer than allowed."""
     for episode in episodes:
         for number, row in enumerate(episode.rows):
             longest_turn = max((end - begin for begin, end in spans(row.sampled)), default=0)
             if len(row) > longest or longest_turn > turn:
                 details = f"{len(row)} tokens, at most {longest}; its longest turn {longest_turn}, at most {turn}"
-                yield Finding("row lengths", place_of(episode, number), details)
+                yield AuditFinding("row lengths", place_of(episode, number), details)
 
 
-def text_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
+def text_findings(episode: Episode, chat: Chat) -> Iterator[AuditFinding]:
     """Check that the sampled ids, decoded, equal the texts of the assistant's messages, turn by turn."""
     messages = [message for message in episode.attempt.messages if message["role"] == "assistant"]
     texts = [str(message.get("content") or "") for message in messages]
@@ -119,10 +121,10 @@ def text_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
         differs = f"{len(decoded)} turns were sampled, {len(texts)} are in its messages"
         if turn is not None:
             differs = f"turn {turn + 1} says {decoded[turn]!r:.80} in tokens and {texts[turn]!r:.80} in messages"
-        yield Finding("turn texts", place_of(episode), differs)
+        yield AuditFinding("turn texts", place_of(episode), differs)
 
 
-def prompt_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
+def prompt_findings(episode: Episode, chat: Chat) -> Iterator[AuditFinding]:
     """Check that an episode begins with its whole prompt, as the template renders it."""
     if not episode.rows or episode.start.prefix or episode.start.seat is not None:
         return
@@ -137,7 +139,9 @@ def prompt_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
         return
     first = int(row.sampled.argmax()) if row.sampled.any() else len(row)
     if row.ids[:first].tolist() != opening:
-        yield Finding("prompts", place_of(episode), f"its prompt has {first} tokens, and rendered anew {len(opening)}")
+        yield AuditFinding(
+            "prompts", place_of(episode), f"its prompt has {first} tokens, and rendered anew {len(opening)}"
+        )
 
 
 def spans(sampled: NDArray[np.bool_]) -> list[tuple[int, int]]:

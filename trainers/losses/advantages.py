@@ -29,7 +29,7 @@ class Advantage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupNormalized:
     """`(reward - mean) / (std + 1e-6)` within each group, std with ddof 1 (arXiv 2510.11701, eq. 3).
 
     A group of equal rewards gets exact zeros: the test compares rewards, because rounding can leave a standard
@@ -163,7 +163,7 @@ def damped(advantages: Advantages, batch: Batch, bound: float | None) -> Advanta
 
 
 def group_advantages(rewards_E: NDArray[np.float64], groups_E: NDArray[np.int_]) -> NDArray[np.float64]:
-    """Return the advantages of `Group` with `scale_rewards="group"`."""
+    """Return the advantages of `GroupNormalized` with `scale_rewards="group"`."""
     advantages_E = np.zeros_like(rewards_E)
     for group in np.unique(groups_E):
         members = groups_E == group

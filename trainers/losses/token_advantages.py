@@ -85,11 +85,11 @@ class GAE:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TurnAdvantage:
     """Credit per turn: all tokens have the advantage of the episode, plus that of the tool calls of their turn.
 
     The reward of a turn is the share of its calls that a tool served, compared with the turns of the same number in the
-    group (mean and deviation, as `Group`). A turn without a call, such as the last one, has only the advantage of the
+    group (mean and deviation, as `GroupNormalized`). A turn without a call, such as the last one, has only the advantage of the
     episode.
     """
 

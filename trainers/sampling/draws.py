@@ -12,7 +12,7 @@ import numpy as np
 
 from palaestra.mixture import Mixture, read_mixture
 from palaestra.protocols import Arena
-from palaestra.trainers.sampling.sampler import Draw
+from palaestra.trainers.sampling.sampler import TaskDraw
 
 TaskCount = int | Mapping[str, int]
 """Number of tasks of an environment, or of each environment of a mixture, by name."""
@@ -20,7 +20,7 @@ _LARGEST_EPOCH = 10_000_000
 """Largest number of tasks for an epoch. Larger sets are sampled batch by batch, because no run uses all their tasks."""
 
 
-def evenly(env: str, task_count: TaskCount, block: int, seed: int, epochs: bool = False) -> Draw:
+def evenly(env: str, task_count: TaskCount, block: int, seed: int, epochs: bool = False) -> TaskDraw:
     """Return a uniform draw in blocks of `block` groups. With `epochs` a block has one group for each task."""
     draws = {
         name: Even(name, count, count if epochs and count <= _LARGEST_EPOCH else block, seed)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from palaestra.episode import Start
 from palaestra.errors import UsageError
 from palaestra.trainers.batch import Batch, Sample, Scored
-from palaestra.trainers.sampling.sampler import Draw
+from palaestra.trainers.sampling.sampler import TaskDraw
 from palaestra.trainers.sampling.seats import seated
 
 Compared = Literal["success", "reward"]
@@ -70,7 +70,7 @@ class InOrder:
 
     def __init__(
         self,
-        draw: Draw,
+        draw: TaskDraw,
         groups: Groups,
         keeps: Keeps = lambda _: True,
         most: int = 1,

@@ -20,7 +20,7 @@ from palaestra.trainers.batch import Batch, Scored
 from palaestra.trainers.checked import COUNT, check_fields
 from palaestra.trainers.sampling.draws import TaskCount, evenly
 from palaestra.trainers.sampling.in_order import Compared, Groups, InOrder, spread
-from palaestra.trainers.sampling.sampler import Draw
+from palaestra.trainers.sampling.sampler import TaskDraw
 from palaestra.trainers.scoring.terms import response_length
 
 _REQUEST = """Your attempt above was reviewed. The review says:
@@ -65,7 +65,7 @@ class Refined:
 class Refining(InOrder):
     """Groups in order, of first and second attempts. The seed of a start tells them apart."""
 
-    def __init__(self, draw: Draw, groups: Groups, options: Refined) -> None:
+    def __init__(self, draw: TaskDraw, groups: Groups, options: Refined) -> None:
         self._options, self._firsts = options, groups.num_generations
         both = replace(groups, num_generations=2 * self._firsts)
         differs = partial(spread, compared=options.compared)

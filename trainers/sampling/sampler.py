@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from palaestra.episode import Start
 from palaestra.trainers.batch import Batch, Scored
 
-Draw = Callable[[int], tuple[str, int]]
+TaskDraw = Callable[[int], tuple[str, int]]
 """Returns the environment and the task of a group, by the group's number."""
 
 

@@ -18,11 +18,11 @@ from palaestra.trainers.batch import Batch, Sample
 from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, check_fields
 from palaestra.trainers.sampling.draws import TaskCount, evenly
 from palaestra.trainers.sampling.in_order import Compared, Groups, InOrder, compared_values
-from palaestra.trainers.sampling.sampler import Draw
+from palaestra.trainers.sampling.sampler import TaskDraw
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class VSPO:
     """Replaces groups of low value within the batch. The options are those of the paper's ablation."""
 
     refill: Literal["value", "random", "left-out", "none"] = "value"
@@ -58,7 +58,7 @@ class Value:
 class Refilling(InOrder):
     """Groups in order, with low-value groups of a batch replaced by copies."""
 
-    def __init__(self, draw: Draw, groups: Groups, options: Value, seed: int) -> None:
+    def __init__(self, draw: TaskDraw, groups: Groups, options: VSPO, seed: int) -> None:
         self._options, self._seed = options, seed
         super().__init__(draw, groups)
 

@@ -19,7 +19,7 @@ from palaestra.agents.local_model import find_device
 from palaestra.errors import UsageError
 from palaestra.trainers.checked import changed
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.memory import FLOAT, MOMENTS, Estimate, Outline, estimate, outline
+from palaestra.trainers.memory import FLOAT, MOMENTS, MemoryEstimate, Outline, estimate, outline
 from palaestra.trainers.scale.room import Room, amount, free_disk, room_of
 
 _FEWEST_ROWS = 2
@@ -33,7 +33,7 @@ class Fitted:
     """A config with its memory estimate."""
 
     config: GRPOConfig
-    estimate: Estimate
+    estimate: MemoryEstimate
     notes: tuple[str, ...] = ()
     """Description of each setting that was chosen."""
 
@@ -90,11 +90,11 @@ def counted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
     return Fitted(settled, _estimate(shape, settled, room))
 
 
-def _estimate(shape: Outline, config: GRPOConfig, room: Room) -> Estimate:
+def _estimate(shape: Outline, config: GRPOConfig, room: Room) -> MemoryEstimate:
     return estimate(shape, config, on_gpu=room.on_gpu, ranks=room.ranks)
 
 
-def fits(needed: Estimate, room: Room) -> bool:
+def fits(needed: MemoryEstimate, room: Room) -> bool:
     """Return whether the estimate fits into device and main memory; a memory of unknown size counts as enough."""
     host = sum(part.size for part in needed.host)
     return (not room.device or needed.total <= room.device) and (not room.host or host <= room.host)

@@ -23,7 +23,7 @@ from palaestra.agents.adapters import effective_weights
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.scale.ranks import Ranks
 
-Result = TypeVar("Result")
+GatheredT = TypeVar("GatheredT")
 _ROOT = "palaestra_root"
 """Attribute of a sharded model that holds its FSDP root. It is not a submodule, because the root contains the model."""
 
@@ -55,14 +55,14 @@ def is_divided(model: Any) -> bool:
     return _ROOT in model.__dict__
 
 
-def through(model: Any, work: Callable[[], Result]) -> Result:
+def through(model: Any, work: Callable[[], GatheredT]) -> GatheredT:
     """Call `work`, which uses modules and weights of the model. All ranks must call this for a sharded model, each with
     its own input. The result holds tensors and numbers.
     """
     root = model.__dict__.get(_ROOT)
     if root is None:
         return work()
-    result: Result = root(work)
+    result: GatheredT = root(work)
     if not torch.is_grad_enabled():
         root.reshard()  # Otherwise the backward pass does it.
     return result
@@ -75,7 +75,7 @@ class _Root(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, work: Callable[[], Result]) -> Result:
+    def forward(self, work: Callable[[], GatheredT]) -> GatheredT:
         """Call the function and return its result."""
         return work()
 

@@ -50,7 +50,7 @@ def correlation(scores: NDArray[np.float64], outcomes: NDArray[np.float64]) -> f
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LabelledEpisode:
     """The judge's score of an episode, and its outcome."""
 
     score: float
@@ -75,7 +75,7 @@ class Judged:
         return "high score, failed" if self.score >= HIGH else None
 
 
-def judged(record: Record, place: str = "") -> Judged | None:
+def judged(record: Record, place: str = "") -> LabelledEpisode | None:
     """Return the score and the outcome of an episode; None if it lacks either."""
     score = next((lesson.remarks["score"] for lesson in record.lessons if "score" in lesson.remarks), None)
     reward = record.episode.reward
@@ -83,10 +83,10 @@ def judged(record: Record, place: str = "") -> Judged | None:
         return None
     outcome = record.episode.parts.get("success", reward)
     question = " ".join(record.episode.attempt.task.prompt.split())[:QUESTION_LETTERS]
-    return Judged(float(score), outcome, question, place)
+    return LabelledEpisode(float(score), outcome, question, place)
 
 
-def disagreements(found: Iterable[Judged]) -> list[Judged]:
+def disagreements(found: Iterable[LabelledEpisode]) -> list[LabelledEpisode]:
     """Return failed episodes with a high score and solved ones with a low score; the largest contradiction first."""
     return sorted(
         (one for one in found if one.contradiction),

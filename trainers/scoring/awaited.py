@@ -18,7 +18,7 @@ from palaestra.trainers.batch import Scored
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class JudgeResult:
     """Result of a judge for one episode."""
 
     terms: Mapping[str, float]
@@ -29,7 +29,7 @@ class Remark:
 
 _REFUSALS = 8
 """Number of permanently refused requests, before any answer, after which the run stops."""
-Judge = Callable[[Sequence[Episode]], Awaitable[Sequence[Remark]]]
+JudgeFunction = Callable[[Sequence[Episode]], Awaitable[Sequence[JudgeResult]]]
 """Scores several episodes in one request, and returns one Remark for each, in their order."""
 
 
@@ -39,7 +39,7 @@ class Scoring:
     def __init__(
         self,
         shaping: Callable[[Episode], Mapping[str, float]],
-        judge: Judge | None = None,
+        judge: JudgeFunction | None = None,
         *,
         together: int = 16,
         at_once: int = 8,
@@ -54,7 +54,7 @@ class Scoring:
         self._together, self._deadline, self._ordered = together, deadline, ordered
         self._ready: list[tuple[int, Scored]] = []
         self._waiting: list[tuple[int, Scored]] = []
-        self._asked: dict[Future[Sequence[Remark]], list[tuple[int, Scored]]] = {}
+        self._asked: dict[Future[Sequence[JudgeResult]], list[tuple[int, Scored]]] = {}
         self._loop = BackgroundLoop("the judge of training")
         self._turns = asyncio.Semaphore(at_once)
         self._count = self._refused = 0
@@ -94,7 +94,7 @@ class Scoring:
             group, self._waiting = self._waiting[: self._together], self._waiting[self._together :]
             self._asked[self._loop.submit(self._judged([scored.episode for _, scored in group]))] = group
 
-    async def _judged(self, episodes: Sequence[Episode]) -> Sequence[Remark]:
+    async def _judged(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
         assert self._judge is not None
         async with self._turns:
             return await asyncio.wait_for(self._judge(episodes), self._deadline)

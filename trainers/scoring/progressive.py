@@ -26,7 +26,7 @@ _REACHED = "share_reaching_quality"
 
 
 @dataclass(frozen=True, slots=True)
-class Progressive:
+class StagedShaping:
     """The stages of an episode's training reward, from 0 to 1 together. A weight of 0 leaves its stage out."""
 
     max_completion_length: Annotated[int, COUNT] = 20_480
@@ -114,9 +114,9 @@ class Fixed:
 
 @dataclass(slots=True)
 class Curriculum:
-    """`Progressive` with weights that change from batch to batch. Members of a group always have the same weights."""
+    """`StagedShaping` with weights that change from batch to batch. Members of a group always have the same weights."""
 
-    options: Progressive
+    options: StagedShaping
     reached: float = 0.0
     _of_groups: dict[int, float] = field(default_factory=dict)
     """Progress when the first member of a group was scored, by group, because groups may be played ahead."""
@@ -139,6 +139,6 @@ class Curriculum:
 
 def opened(shaping: Callable[[Episode], Mapping[str, float]], state: Mapping[str, Any]) -> Fixed | Curriculum:
     """Return the terms of a run, resumed from the state of a checkpoint."""
-    if isinstance(shaping, Progressive) and shaping.curriculum:
+    if isinstance(shaping, StagedShaping) and shaping.curriculum:
         return Curriculum(shaping, float(state.get(_REACHED, 0.0)))
     return Fixed(shaping)

@@ -15,14 +15,14 @@ from typing import Annotated, Any
 
 from palaestra.endpoint import Endpoint, EndpointConfig
 from palaestra.endpoint.config import DEFAULT_KEY, address_of
-from palaestra.endpoint.judge import Judge
+from palaestra.endpoint.judge import JudgeClient
 from palaestra.episode import Episode
 from palaestra.errors import ConfigError
 from palaestra.judging.prompt import LEAST_CHARS, episode_prompt
 from palaestra.judging.verdict import Verdict, read_verdict
 from palaestra.options import SERVICE
 from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, POSITIVE, check_fields
-from palaestra.trainers.scoring.awaited import Remark, Scoring
+from palaestra.trainers.scoring.awaited import JudgeResult, Scoring
 
 TERM = "judge"
 """Name of the judge's term in the training reward."""
@@ -91,7 +91,7 @@ class ReasoningJudge:
 
     def __init__(self, settings: ReasoningReward) -> None:
         self.settings = settings
-        self.asked: Judge[Verdict] = Judge(
+        self.asked: JudgeClient[Verdict] = JudgeClient(
             [Endpoint(settings._served(url)) for url in settings.url],
             partial(read_verdict, clamp=settings.clamp),
             tries=settings.tries,
@@ -101,16 +101,16 @@ class ReasoningJudge:
             thoughts=True,
         )
 
-    async def __call__(self, episodes: Sequence[Episode]) -> Sequence[Remark]:
+    async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
         """Return a Remark for each episode: the term `judge`, and `score`, `critique` and `analysis` as details."""
         return await asyncio.gather(*map(self._remark, episodes))
 
-    async def _remark(self, episode: Episode) -> Remark:
+    async def _remark(self, episode: Episode) -> JudgeResult:
         verdict = await self.asked.ask(episode_prompt(episode, self.settings.read_chars))
         details: dict[str, Any] = {"score": verdict.score, "critique": verdict.critique, "analysis": verdict.analysis}
         if verdict.written is not None:
             details["written"] = verdict.written
-        return Remark({TERM: self.settings.score_weight * verdict.score}, details)
+        return JudgeResult({TERM: self.settings.score_weight * verdict.score}, details)
 
     def check(self) -> None:
         """Raise `UsageError` if no server can be reached."""

@@ -28,7 +28,7 @@ _MARKS = ("config.json", "metrics.jsonl", "summary.json", "episodes")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordLocation:
     """Location of an episode's line in a file."""
 
     path: Path
@@ -63,7 +63,7 @@ class Collection:
         self.run = _checked(paths)
         self.name = paths[0].resolve().name if self.run or len(paths) == 1 else f"{len(paths)} files"
         self.entries: list[dict[str, Any]] = []
-        self.places: list[Place] = []
+        self.places: list[RecordLocation] = []
         self.metrics: list[list[Any]] = []
         self.vocabulary: list[list[Any]] = []
         self._steps = steps
@@ -175,7 +175,7 @@ class Collection:
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.run)) if self.run else str(path)
 
-    def _add(self, record: Record, file: _File, place: Place) -> bool:
+    def _add(self, record: Record, file: _File, place: RecordLocation) -> bool:
         row = entry(record)
         step_name = _STEP_FILE.fullmatch(file.path.stem)
         if row["step"] is None and step_name and self.run:
@@ -242,7 +242,7 @@ def _settings(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _new_lines(file: _File, settled: bool) -> Iterator[tuple[bytes, Place]]:
+def _new_lines(file: _File, settled: bool) -> Iterator[tuple[bytes, RecordLocation]]:
     """Yield the lines after those read before. `file.line` is the number of the yielded line."""
     try:
         with file.path.open("rb") as opened:
@@ -253,7 +253,7 @@ def _new_lines(file: _File, settled: bool) -> Iterator[tuple[bytes, Place]]:
             for line in opened:
                 if not line.endswith(b"\n") and not settled:
                     return
-                place = Place(file.path, file.offset, len(line))
+                place = RecordLocation(file.path, file.offset, len(line))
                 file.offset += len(line)
                 file.line += 1
                 if line.strip():

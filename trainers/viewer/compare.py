@@ -1,6 +1,6 @@
 """Several runs on one page: their curves, their evaluation results, and the differences of their configs.
 
-A `Comparison` is written like a `Collection`. Left out: episodes, which are on the page of each run.
+A `RunComparison` is written like a `Collection`. Left out: episodes, which are on the page of each run.
 """
 
 import json
@@ -15,7 +15,7 @@ from palaestra.trainers.viewer.entry import as_text
 from palaestra.trainers.viewer.measured import measurements
 
 
-class Comparison:
+class RunComparison:
     """Data of several runs, for one page."""
 
     def __init__(self, paths: Sequence[Path]) -> None:

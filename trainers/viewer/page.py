@@ -17,7 +17,7 @@ from pathlib import Path
 
 from palaestra.errors import UsageError
 from palaestra.trainers.viewer.collect import Collection
-from palaestra.trainers.viewer.compare import Comparison
+from palaestra.trainers.viewer.compare import RunComparison
 from palaestra.trainers.viewer.entry import content, embedded
 
 MARK = "<!doctype html><!-- palaestra view -->"
@@ -39,7 +39,7 @@ class Written:
     defects: int
 
 
-def write(path: Path, collection: Collection | Comparison) -> Written:
+def write(path: Path, collection: Collection | RunComparison) -> Written:
     """Read a collection to its end and write its page atomically."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file, such as {path / 'view.html'}")
@@ -88,7 +88,7 @@ def policy(connect: str = "'none'") -> str:
     )
 
 
-def _beginning(collection: Collection | Comparison) -> str:
+def _beginning(collection: Collection | RunComparison) -> str:
     return _head(policy()) + _body(embedded(collection.state()))
 
 

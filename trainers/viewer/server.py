@@ -32,7 +32,7 @@ _LONGEST_QUERY = 1000
 _COUNTS = ("episodes", "metrics", "vocabulary")
 
 
-class Viewer:
+class ViewerServer:
     """Server of a live page: `url` is its address, and `run` serves until `close`."""
 
     def __init__(self, paths: Sequence[Path], steps: frozenset[int] | None = None, port: int = 0) -> None:
@@ -120,7 +120,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 32
 
-    def __init__(self, address: tuple[str, int], viewer: Viewer) -> None:
+    def __init__(self, address: tuple[str, int], viewer: ViewerServer) -> None:
         self.viewer = viewer
         self._deadlines: dict[socket.socket, float] = {}
         super().__init__(address, _Handler)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, Lost, Refused, Replica
+from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, Lost, Replica, RequestRejected
 
 FIRST, BEFORE = (0, 32), (0, 34)
 """Supported versions of vLLM: from the first, and below the second."""
@@ -18,35 +18,35 @@ _TEXTS = ("What is 17 * 23? Answer: 391", "naïve ünïcode, 東京 🙂")
 
 
 async def described(replica: Replica, config: Any) -> dict[str, Any]:
-    """Return the server's description of its model. Raise `Refused` if it does not fit this config."""
+    """Return the server's description of its model. Raise `RequestRejected` if it does not fit this config."""
     version_answer = await _asked(replica, "/version")
     version = version_answer.get("version") if isinstance(version_answer, Mapping) else None
     numbers = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
     if numbers is None:
-        raise Refused(f"{replica.url} is no vLLM server, for it does not say its version; {_STARTED}")
+        raise RequestRejected(f"{replica.url} is no vLLM server, for it does not say its version; {_STARTED}")
     if not FIRST <= (int(numbers[1]), int(numbers[2])) < BEFORE:
         supported = f"from {'.'.join(map(str, FIRST))} and below {'.'.join(map(str, BEFORE))}"
-        raise Refused(f"{replica.url} is vLLM {version}; expected a version {supported}")
+        raise RequestRejected(f"{replica.url} is vLLM {version}; expected a version {supported}")
     try:
         spec = (await replica.call("palaestra_describe", HEALTH_SECONDS))[0]
-    except (Lost, Refused) as error:
-        raise Refused(
+    except (Lost, RequestRejected) as error:
+        raise RequestRejected(
             f"{replica.url} is vLLM {version} without what palaestra adds to it ({error}); {_STARTED}"
         ) from None
     if spec.get("logprobs_mode") != "processed_logprobs":
-        raise Refused(
+        raise RequestRejected(
             f"{replica.url} gives {spec.get('logprobs_mode')}, which are not of the distribution that it samples from; "
             f"{_STARTED}"
         )
     inner = config.get_text_config()
     for name in _SHAPE:
         if spec.get(name) != getattr(inner, name, None):
-            raise Refused(
+            raise RequestRejected(
                 f"{replica.url} serves a model with {name} {spec.get(name)!r}; the one in training has "
                 f"{getattr(inner, name, None)!r}: start it with the folder of that model"
             )
     if not isinstance(spec.get("max_model_len"), int):
-        raise Refused(f"{replica.url} does not say how long its rows may be; {_STARTED}")
+        raise RequestRejected(f"{replica.url} does not say how long its rows may be; {_STARTED}")
     return spec
 
 
@@ -84,7 +84,7 @@ async def _asked(replica: Replica, path: str, body: Mapping[str, Any] | None = N
         return await replica.ask(path, body, HEALTH_SECONDS)
     except Lost as error:
         if "not JSON" in str(error):
-            raise Refused(f"{replica.url} is no vLLM server: {error}; {_STARTED}") from None
+            raise RequestRejected(f"{replica.url} is no vLLM server: {error}; {_STARTED}") from None
         raise
-    except Refused as error:
-        raise Refused(f"{replica.url} is no vLLM server that palaestra started: {error}; {_STARTED}") from None
+    except RequestRejected as error:
+        raise RequestRejected(f"{replica.url} is no vLLM server that palaestra started: {error}; {_STARTED}") from None

@@ -23,8 +23,8 @@ import torch
 
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.vllm.checks import described, tokenizer_fault
-from palaestra.agents.engines.vllm.fleet import Fleet, Turn, from_files
-from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Refused, Replica
+from palaestra.agents.engines.vllm.fleet import Fleet, PendingRequest, from_files
+from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
 from palaestra.agents.engines.vllm.weights import WeightFiles
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.endpoint.config import Secret
@@ -74,7 +74,7 @@ class VllmEngine:
         self._transfer: Any = None
         self._background = BackgroundLoop("palaestra-vllm")
         self._tickets, self._updates, self._name = count(), count(), uuid4().hex[:8]
-        self._live: dict[int, tuple[Turn, Future[None]]] = {}
+        self._live: dict[int, tuple[PendingRequest, Future[None]]] = {}
         self._news: SimpleQueue[Completion | Exception] = SimpleQueue()
         self._longest = 0
         self._dtype = torch.float32
@@ -112,7 +112,7 @@ class VllmEngine:
             "detokenize": False,
         }
         ticket = next(self._tickets)
-        turn = Turn(ticket, {"token_ids": list(request.ids), "sampling_params": sampling}, room)
+        turn = PendingRequest(ticket, {"token_ids": list(request.ids), "sampling_params": sampling}, room)
         self._live[ticket] = turn, self._background.submit(self._answer(turn))
         return ticket
 
@@ -227,7 +227,7 @@ class VllmEngine:
             try:
                 async with asyncio.timeout(2 * HEALTH_SECONDS):
                     return await look(replica)
-            except (Lost, Refused) as error:
+            except (Lost, RequestRejected) as error:
                 return str(error)
             except TimeoutError:
                 return f"{replica.url} does not answer in time"
@@ -237,7 +237,7 @@ class VllmEngine:
 
         return self._done(all_of_them())
 
-    async def _answer(self, turn: Turn) -> None:
+    async def _answer(self, turn: PendingRequest) -> None:
         """Answer one turn and queue its completion. Runs on the thread of the loop."""
         try:
             completion = await self._fleet.answer(turn, self._stops, self._words)

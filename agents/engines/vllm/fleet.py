@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from palaestra.agents.engines.vllm.answer import Wrong, read
-from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Lost, Refused, Replica
+from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Lost, Replica, RequestRejected
 from palaestra.endpoint.config import Secret
 from palaestra.errors import Broken, TrainingHalted
 from palaestra.protocols import Completion, PauseMode
@@ -37,7 +37,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
 
 
 @dataclass(eq=False, slots=True)
-class Turn:
+class PendingRequest:
     """A request in flight."""
 
     ticket: int
@@ -66,7 +66,7 @@ class Fleet:
         self._released = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def answer(self, turn: Turn, stops: Collection[int], words: int) -> Completion | None:
+    async def answer(self, turn: PendingRequest, stops: Collection[int], words: int) -> Completion | None:
         """Return the completion of a turn, which may be a fault; None if the turn was cancelled."""
         tries, reason = 0, ""
         self._note(asyncio.current_task())
@@ -104,21 +104,21 @@ class Fleet:
                 self._lose(replica, reason)
             except Wrong as error:
                 reason = f"{replica.url} answered wrongly: {error}"
-            except Refused as error:
+            except RequestRejected as error:
                 return Completion(turn.ticket, fault=str(error))
             finally:
                 replica.load -= 1
                 turn.at, turn.name = None, uuid4().hex
         return Completion(turn.ticket, fault=f"given up after {tries} tries: {reason}")
 
-    async def cancel(self, turn: Turn, task: "Future[None]") -> None:
+    async def cancel(self, turn: PendingRequest, task: "Future[None]") -> None:
         """Let a server stop a turn, so that its tokens are counted; close the connection if that takes long."""
         turn.cancelled = True
         try:
             if turn.at is not None:
                 await turn.at.abort(turn.name)
                 await asyncio.wait({asyncio.wrap_future(task)}, timeout=_ABORTED)
-        except (Lost, Refused):
+        except (Lost, RequestRejected):
             pass
         finally:
             task.cancel()
@@ -246,7 +246,7 @@ class Fleet:
             except Lost as error:
                 replica.reason = str(error)
                 return False
-            except Refused as error:
+            except RequestRejected as error:
                 replica.reason = str(error)
                 raise TrainingHalted(f"a server did not take the weights: {error}") from None
             if tag == self._tag:
@@ -285,7 +285,7 @@ class Fleet:
         async def one(replica: Replica) -> None:
             try:
                 await work(replica)
-            except (Lost, Refused) as error:
+            except (Lost, RequestRejected) as error:
                 self._lose(replica, str(error))
 
         await asyncio.gather(*(one(replica) for replica in self.replicas if replica.ready))
@@ -311,12 +311,14 @@ def from_files(folder: Path) -> Callable[[Replica], Awaitable[None]]:
         results = await replica.call("palaestra_load", LOAD_SECONDS, folder=str(folder))
         worst = max(float(result.get("head_gap", float("inf"))) for result in results)
         if not worst <= _HEAD_GAP:
-            raise Refused(f"{replica.url} took the weights, and its output head differs from them by {worst:.3g}")
+            raise RequestRejected(
+                f"{replica.url} took the weights, and its output head differs from them by {worst:.3g}"
+            )
 
     return give
 
 
 async def _quiet(work: Awaitable[Any]) -> None:
-    """Await a request and ignore `Refused`: an old server does not have the route."""
-    with suppress(Refused):
+    """Await a request and ignore `RequestRejected`: an old server does not have the route."""
+    with suppress(RequestRejected):
         await work

@@ -1,4 +1,4 @@
-"""One vLLM server over HTTP. Every request has a timeout, and every failure is raised as `Lost` or `Refused`.
+"""One vLLM server over HTTP. Every request has a timeout, and every failure is raised as `Lost` or `RequestRejected`.
 
 Left out: the choice of a server, and what happens without it (`fleet`).
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palaestra.endpoint.config import Secret, address_of
-from palaestra.endpoint.http import Again, HttpClient
+from palaestra.endpoint.http import HttpClient, RetryableError
 from palaestra.endpoint.reply import problem_in_page
 from palaestra.protocols import PauseMode
 
@@ -27,7 +27,7 @@ class Lost(Exception):
     """Raised if the server does not answer, or answers wrongly. It may come back."""
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """Raised if a healthy server rejects a request; a retry would be rejected too."""
 
 
@@ -64,10 +64,12 @@ class Replica:
         reply = await self.ask("/collective_rpc", {"method": method, "kwargs": words}, seconds)
         results = reply.get("results") if isinstance(reply, dict) else None
         if not isinstance(results, list) or not results or not all(isinstance(result, dict) for result in results):
-            raise Refused(f"{self.url} answered {method} without results; was it started by 'palaestra serve vllm'?")
+            raise RequestRejected(
+                f"{self.url} answered {method} without results; was it started by 'palaestra serve vllm'?"
+            )
         for result in results:
             if result.get("error"):
-                raise Refused(f"{self.url} could not do {method}: {self._http.shown(str(result['error']))}")
+                raise RequestRejected(f"{self.url} could not do {method}: {self._http.shown(str(result['error']))}")
         return results
 
     async def abort(self, request: str) -> None:
@@ -93,7 +95,7 @@ class Replica:
         """Return whether the server answers."""
         try:
             await self.ask("/health", None, HEALTH_SECONDS)
-        except (Lost, Refused) as error:
+        except (Lost, RequestRejected) as error:
             self.reason = str(error)
             return False
         return True
@@ -106,11 +108,11 @@ class Replica:
         data = None if body is None else json.dumps(body).encode()
         try:
             reply = await self._http.send(path, data, most)
-        except Again as again:
+        except RetryableError as again:
             raise Lost(f"{self.url}: {again}") from None
         if 400 <= reply.status < 500 and reply.status not in (408, 429):
             message = self._http.shown(problem_in_page(reply.body).message)
-            raise Refused(f"{self.url}{path} refused with {reply.status}: {message}")
+            raise RequestRejected(f"{self.url}{path} refused with {reply.status}: {message}")
         if reply.status != 200:
             raise Lost(
                 f"{self.url}{path} answered {reply.status}: {self._http.shown(problem_in_page(reply.body).message)}"

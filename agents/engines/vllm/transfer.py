@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from palaestra.agents.engines.vllm.replica import CONTROL_SECONDS, LOAD_SECONDS, Lost, Refused, Replica
+from palaestra.agents.engines.vllm.replica import CONTROL_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
 from palaestra.errors import MissingExtra
 
 _FAILED = (OSError, RuntimeError, ValueError)
@@ -75,7 +75,7 @@ class Transfer:
         else:
             reply = await replica.ask("/get_world_size", None, CONTROL_SECONDS)
             if not isinstance(reply, dict) or not isinstance(reply.get("world_size"), int):
-                raise Refused(f"{replica.url} does not say on how many GPUs it runs")
+                raise RequestRejected(f"{replica.url} does not say on how many GPUs it runs")
             address, port = _meeting_place(replica.url)
             # The trainer is the first of the group, the server's workers are the others.
             how = NCCLTrainerInitInfo(

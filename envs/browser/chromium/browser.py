@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from palaestra.endpoint.background import BackgroundLoop
-from palaestra.envs.browser.chromium.engine import Engine, find_chromium
+from palaestra.envs.browser.chromium.engine import ChromiumProcesses, find_chromium
 from palaestra.envs.browser.chromium.session import ChromiumSession
 from palaestra.envs.browser.network import allow_list
 from palaestra.envs.browser.site import Site
@@ -51,7 +51,9 @@ class ChromiumBrowser:
         self._loop = BackgroundLoop("chromium")
         self._sessions: WeakSet[ChromiumSession] = WeakSet()
         sandboxed = os.geteuid() != 0 if sandboxed is None else sandboxed
-        self._engine = Engine(find_chromium(executable), sandboxed, max_contexts, max_episodes, max_memory_mb * 2**20)
+        self._engine = ChromiumProcesses(
+            find_chromium(executable), sandboxed, max_contexts, max_episodes, max_memory_mb * 2**20
+        )
 
     def session(self, sites: Mapping[str, Site]) -> ChromiumSession:
         """Return a new tab; its context opens with its first action."""

@@ -75,7 +75,7 @@ class Running:
             tell()
 
 
-class Engine:
+class ChromiumProcesses:
     """Opens contexts; starts and replaces browsers."""
 
     def __init__(self, executable: str, sandboxed: bool, max_contexts: int, max_episodes: int, max_bytes: int) -> None:

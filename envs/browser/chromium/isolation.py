@@ -8,7 +8,7 @@ Chromium stops web pages from opening them, and `check_scheme` stops agents. Not
 from typing import Any
 from urllib.parse import urlsplit
 
-from palaestra.envs.browser.network.addresses import Refused
+from palaestra.envs.browser.network.addresses import AddressRefused
 
 FLAGS = (
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -35,7 +35,7 @@ def context_options(proxy: str) -> dict[str, Any]:
 
 
 def check_scheme(url: str) -> None:
-    """Raise `Refused` for an address that is not of the web. Call it before opening any address."""
+    """Raise `AddressRefused` for an address that is not of the web. Call it before opening any address."""
     scheme = urlsplit(url.strip()).scheme.lower()
     if scheme not in SCHEMES or (scheme == "about" and url.strip() != "about:blank"):
-        raise Refused(f"addresses begin with http:// or https://, not with {scheme[:20]}:")
+        raise AddressRefused(f"addresses begin with http:// or https://, not with {scheme[:20]}:")

@@ -12,7 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.envs.browser.browser import Page
-from palaestra.envs.browser.chromium.engine import Engine, Running
+from palaestra.envs.browser.chromium.engine import ChromiumProcesses, Running
 from palaestra.envs.browser.chromium.isolation import check_scheme, context_options
 from palaestra.envs.browser.chromium.serving import serve
 from palaestra.envs.browser.chromium.tab import Tab, script
@@ -44,7 +44,7 @@ class ChromiumSession:
     """A tab. Its actions run one after another, even if they are called at the same time."""
 
     def __init__(
-        self, loop: BackgroundLoop, engine: Engine, allow: AllowList, sites: Mapping[str, Site], view: str
+        self, loop: BackgroundLoop, engine: ChromiumProcesses, allow: AllowList, sites: Mapping[str, Site], view: str
     ) -> None:
         self._loop, self._engine, self._view = loop, engine, view
         self._way = Way(allow)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from palaestra.errors import Broken, PalaestraError, ToolError
 
 Address = IPv4Address | IPv6Address
-Lookup = Callable[[str], Sequence[str]]
+AddressLookup = Callable[[str], Sequence[str]]
 """A function from a name to its addresses. It blocks, and raises OSError if there are none."""
 MAX_LOOKUPS = 256
 """Maximum number of concurrent look-ups in this process, which bounds the threads if a name server hangs."""
@@ -41,7 +41,7 @@ _GLOBAL_IPV6 = IPv6Network("2000::/3")
 _looking = threading.BoundedSemaphore(MAX_LOOKUPS)
 
 
-class Refused(ToolError):
+class AddressRefused(ToolError):
     """An address that must not be reached. The agent is told the reason."""
 
 
@@ -63,39 +63,41 @@ def place_of(url: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(url)
         return str(host_of(parts.hostname or "")), parts.port or (443 if parts.scheme == "https" else 80)
-    except (ValueError, Refused):
+    except (ValueError, AddressRefused):
         return None
 
 
 def host_of(text: str) -> Address | str:
-    """Return the one spelling of a host: an address, or a lower-case ASCII name without a final dot; raise `Refused`.
+    """Return the one spelling of a host: an address, or a lower-case ASCII name without a final dot.
+
+    Raise `AddressRefused` for any other text.
 
     An address in hexadecimal, octal, as one number or with fewer than four parts is refused, not translated.
     """
     quoted = repr(text[:SHOWN])
     if len(text) > 1024:
-        raise Refused(f"{quoted}... is no host")
+        raise AddressRefused(f"{quoted}... is no host")
     bare = text[1:-1] if text[:1] == "[" and text[-1:] == "]" else text
     if ":" in bare:
         try:
             address = ip_address(bare)
         except ValueError:
-            raise Refused(f"{quoted} is no host") from None
+            raise AddressRefused(f"{quoted} is no host") from None
         if isinstance(address, IPv6Address) and address.scope_id:
-            raise Refused(f"{quoted} names a network interface, which no public address does")
+            raise AddressRefused(f"{quoted} names a network interface, which no public address does")
         return address
     try:
         name = bare.encode("idna").decode("ascii").lower().removesuffix(".")  # Full-width letters and dots, too.
     except UnicodeError:
-        raise Refused(f"{quoted} is no host") from None
+        raise AddressRefused(f"{quoted} is no host") from None
     labels = name.split(".")
     if _NUMERIC.fullmatch(labels[-1]):
         try:
             return IPv4Address(name)
         except ValueError:
-            raise Refused(f"{quoted} is an odd spelling of an address; write four decimal numbers") from None
+            raise AddressRefused(f"{quoted} is an odd spelling of an address; write four decimal numbers") from None
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise Refused(f"{quoted} is no host")
+        raise AddressRefused(f"{quoted} is no host")
     return name
 
 
@@ -112,7 +114,7 @@ def system_lookup(name: str) -> list[str]:
     return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
 
 
-async def looked_up(name: str, lookup: Lookup, seconds: float) -> list[Address]:
+async def looked_up(name: str, lookup: AddressLookup, seconds: float) -> list[Address]:
     """Return all addresses of a name, looked up on a separate thread. TimeoutError if late, OSError if it fails."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[list[Address]] = loop.create_future()

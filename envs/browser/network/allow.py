@@ -23,8 +23,8 @@ from ipaddress import IPv4Address, IPv6Address
 from palaestra.envs.browser.network.addresses import (
     SHOWN,
     Address,
-    Lookup,
-    Refused,
+    AddressLookup,
+    AddressRefused,
     host_of,
     is_public,
     looked_up,
@@ -55,7 +55,7 @@ class AllowList:
     """Hosts that were listed with a port: services of the author, which no agent can make unreachable."""
 
     def pinned(self, host: Address | str, port: int) -> tuple[Address, ...]:
-        """Return addresses that need no look-up and no check, or none if the name needs one. Raise `Refused`."""
+        """Return addresses that need no look-up and no check, or none if the name needs one. Raise `AddressRefused`."""
         where = (str(host), port)
         if where in self.exact:
             return self.exact[where]
@@ -68,7 +68,7 @@ class AllowList:
             is_allowed = is_public(host)
         if self.public and port in PORTS and is_allowed:
             return () if isinstance(host, str) else (host,)
-        raise Refused(f"{shown(host, port)} may not be reached from here: {self._reason(port)}")
+        raise AddressRefused(f"{shown(host, port)} may not be reached from here: {self._reason(port)}")
 
     def _reason(self, port: int) -> str:
         if not self.entries:
@@ -79,11 +79,11 @@ class AllowList:
         return f"allowed are {', '.join(names[:8])}{', ...' * (len(names) > 8)}"
 
     async def addresses(
-        self, host: str, port: int, seconds: float, lookup: Lookup = system_lookup
+        self, host: str, port: int, seconds: float, lookup: AddressLookup = system_lookup
     ) -> tuple[Address, ...]:
         """Return the addresses for a connection to this host. It must use one of them, without another look-up.
 
-        `Refused` if it may not be reached, OSError (also as TimeoutError) if the name is not found.
+        `AddressRefused` if it may not be reached, OSError (also as TimeoutError) if the name is not found.
         """
         name = host_of(host)
         if pinned := self.pinned(name, port):
@@ -96,7 +96,7 @@ class AllowList:
             raise OSError(f"the name {name} was not found: {error.strerror or error}") from None
         for address in addresses:
             if not is_public(address):
-                raise Refused(f"{shown(name, port)} may not be reached from here: its address is not public")
+                raise AddressRefused(f"{shown(name, port)} may not be reached from here: its address is not public")
         if not addresses:
             raise OSError(f"the name {name} has no address")
         return tuple(addresses)
@@ -116,7 +116,7 @@ def allow_list(allowed: "AllowList | str | Iterable[str]") -> AllowList:
             continue
         try:
             _read(entry, exact, below, services)
-        except (Refused, ValueError) as error:
+        except (AddressRefused, ValueError) as error:
             raise UsageError(f"{entry[:SHOWN]!r} is no entry of an allow-list ({error}); {_FORMS}") from None
     return AllowList(entries, PUBLIC in entries, exact, frozenset(below), frozenset(services))
 

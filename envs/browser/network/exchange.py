@@ -11,10 +11,10 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from palaestra.envs.browser.network.addresses import Refused
+from palaestra.envs.browser.network.addresses import AddressRefused
 from palaestra.envs.browser.network.allow import split_port
 from palaestra.envs.browser.network.transport import too_small
-from palaestra.envs.browser.network.way import CHUNK, Answer, Cut, Way
+from palaestra.envs.browser.network.way import CHUNK, Cut, ProxyResponse, Way
 
 if TYPE_CHECKING:
     import h11
@@ -47,11 +47,11 @@ class Exchange:
             if not isinstance(request, h11.Request):
                 return  # Nothing came.
             await (self._tunnel(request) if request.method == b"CONNECT" else self._forward(request))
-        except Refused as refused:
+        except AddressRefused as refused:
             counts.refused += 1
             self.way.refusals.append(str(refused))
             await self._say(403, str(refused))
-        except Answer as answer:
+        except ProxyResponse as answer:
             counts.failed += 1
             await self._say(answer.status, str(answer))
         except h11.RemoteProtocolError as error:
@@ -64,7 +64,7 @@ class Exchange:
 
         host, port = _place(request.target.decode("latin-1"), None)
         if not isinstance(await self._heard(self._client, self._reader), h11.EndOfMessage):
-            raise Answer(400, "a CONNECT has no body")
+            raise ProxyResponse(400, "a CONNECT has no body")
         reader, writer = await self.way.connect(host, port)
         try:
             self.way.counts.allowed += 1
@@ -98,13 +98,13 @@ class Exchange:
 
         match = _ABSOLUTE.fullmatch(request.target.decode("latin-1"))
         if match is None:
-            raise Refused("only http:// and https:// addresses are opened")
+            raise AddressRefused("only http:// and https:// addresses are opened")
         host, port = _place(match[1], 80)
         path = match[2] or "/"
         path = path if path.startswith("/") else f"/{path}"
         names = [name for name, _ in request.headers]
         if names.count(b"content-length") + names.count(b"transfer-encoding") > 1:
-            raise Answer(400, "the request states its length twice")
+            raise ProxyResponse(400, "the request states its length twice")
         reader, writer = await self.way.connect(host, port)
         try:
             self.way.counts.allowed += 1
@@ -130,20 +130,20 @@ class Exchange:
                     if not isinstance(response := await self._heard(server, reader), h11.InformationalResponse):
                         break
             if not isinstance(response, h11.Response):
-                raise Answer(502, "the server gave no answer")
+                raise ProxyResponse(502, "the server gave no answer")
         except TimeoutError:
-            raise Answer(504, f"the server gave no answer within {self.limits.idle_seconds:g} s") from None
+            raise ProxyResponse(504, f"the server gave no answer within {self.limits.idle_seconds:g} s") from None
         except h11.RemoteProtocolError as error:
-            raise Answer(502, f"the server's answer is not HTTP as it should be: {error}") from None
+            raise ProxyResponse(502, f"the server's answer is not HTTP as it should be: {error}") from None
         max_bytes = self.limits.response_bytes
         if any(name == b"content-length" and int(value) > max_bytes for name, value in response.headers):
-            raise Answer(502, f"the answer is larger than {max_bytes} bytes")
+            raise ProxyResponse(502, f"the answer is larger than {max_bytes} bytes")
         head = [*_end_to_end(response.headers), (b"Connection", b"close")]
         await self._tell(h11.Response(status_code=response.status_code, headers=head, reason=response.reason))
         try:
             async for part in self._body(server, reader, max_bytes):
                 await self._tell(h11.Data(data=part))
-        except (Answer, h11.RemoteProtocolError):  # The head is sent already: the client must see a cut.
+        except (ProxyResponse, h11.RemoteProtocolError):  # The head is sent already: the client must see a cut.
             raise Cut from None
         await self._tell(h11.EndOfMessage())
 
@@ -174,7 +174,7 @@ class Exchange:
             size += len(event.data)
             self.way.count_bytes(len(event.data))
             if size > most or too_small(count, size):
-                raise Answer(413, f"the body is larger than {most} bytes, or comes in too small parts")
+                raise ProxyResponse(413, f"the body is larger than {most} bytes, or comes in too small parts")
             yield bytes(event.data)
 
     async def _heard(self, connection: "h11.Connection", reader: asyncio.StreamReader) -> Any:
@@ -197,11 +197,11 @@ class Exchange:
 def _place(authority: str, default: int | None) -> tuple[str, int]:
     """Return host and port of the authority of an address."""
     if "@" in authority:
-        raise Refused("an address with a user's name or password before the host is not opened")
+        raise AddressRefused("an address with a user's name or password before the host is not opened")
     try:
         host, (port,) = split_port(authority, () if default is None else (default,))
     except ValueError:
-        raise Refused(f"{authority[:100]!r} is no host with a port") from None
+        raise AddressRefused(f"{authority[:100]!r} is no host with a port") from None
     return host.lower(), port
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palaestra.envs.browser.network.addresses import Lookup, Refused, Unreached, system_lookup
+from palaestra.envs.browser.network.addresses import AddressLookup, AddressRefused, Unreached, system_lookup
 from palaestra.envs.browser.network.allow import AllowList, shown
 from palaestra.errors import MissingExtra, ToolError
 
@@ -46,12 +46,13 @@ async def first_connected(
     host: str,
     port: int,
     seconds: float,
-    lookup: Lookup,
+    lookup: AddressLookup,
     connect: Callable[[str, float], Awaitable[T]],
 ) -> T:
-    """Connect to the first checked address of a host that answers. Raise `Refused` or `Unreached` if there is none.
+    """Connect to the first checked address of a host that answers.
 
-    Raise a ToolError if less than FIRST_SECONDS were given and they ran out.
+    Raise `AddressRefused` or `Unreached` if there is none. Raise a ToolError if less than
+    FIRST_SECONDS were given and they ran out.
     """
     start = time.monotonic()
     try:
@@ -66,7 +67,7 @@ async def first_connected(
                 if left == 1:
                     raise
         raise OSError("no address")
-    except Refused:
+    except AddressRefused:
         raise
     except Exception as error:
         reason = str(error)[:_MAX_REASON] or f"no answer within {seconds:g} s"
@@ -80,7 +81,7 @@ async def first_connected(
 class CheckedNetwork:
     """The network backend of a httpcore connection (`AsyncNetworkBackend`), for checked addresses only."""
 
-    def __init__(self, allow: AllowList, lookup: Lookup) -> None:
+    def __init__(self, allow: AllowList, lookup: AddressLookup) -> None:
         import httpcore
 
         self._allow, self._lookup, self._plain = allow, lookup, httpcore.AnyIOBackend()
@@ -103,7 +104,7 @@ class Connections:
     httpcore's own pool is not used: it loses a connection for ever if its request is cancelled at the wrong moment.
     """
 
-    def __init__(self, allow: AllowList, lookup: Lookup, tls: ssl.SSLContext) -> None:
+    def __init__(self, allow: AllowList, lookup: AddressLookup, tls: ssl.SSLContext) -> None:
         self._allow, self._lookup, self._tls = allow, lookup, tls
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[tuple[Any, Any, CheckedNetwork]] = []
@@ -185,10 +186,11 @@ def as_httpx() -> Iterator[None]:
 
 
 def checked_transport(
-    allow: AllowList, *, lookup: Lookup = system_lookup, tls: ssl.SSLContext | None = None
+    allow: AllowList, *, lookup: AddressLookup = system_lookup, tls: ssl.SSLContext | None = None
 ) -> "httpx.AsyncBaseTransport":
-    """Return the transport. It raises `Refused` or `Unreached` if it cannot connect; other errors are those of httpx.
+    """Return the transport.
 
+    It raises `AddressRefused` or `Unreached` if it cannot connect; other errors are those of httpx.
     Close it on its loop.
     """
     try:
@@ -228,9 +230,9 @@ def checked_transport(
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             """Send one request, to its own host only."""
             if request.url.scheme not in ("http", "https"):
-                raise Refused(f"addresses begin with http:// or https://, not with {request.url.scheme[:20]}:")
+                raise AddressRefused(f"addresses begin with http:// or https://, not with {request.url.scheme[:20]}:")
             if request.url.userinfo:
-                raise Refused("an address with a user's name or password before the host is not opened")
+                raise AddressRefused("an address with a user's name or password before the host is not opened")
             url = request.url
             headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
             core_request = httpcore.Request(

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from palaestra.envs.browser.network.addresses import Lookup, Refused, Unreached, system_lookup
+from palaestra.envs.browser.network.addresses import AddressLookup, AddressRefused, Unreached, system_lookup
 from palaestra.envs.browser.network.allow import AllowList
 from palaestra.envs.browser.network.transport import first_connected
 
@@ -45,7 +45,7 @@ class ProxyLimits:
 
 
 @dataclass(slots=True)
-class Counts:
+class ProxyCounts:
     """Numbers of connections and bytes of a proxy so far."""
 
     allowed: int = 0
@@ -55,7 +55,7 @@ class Counts:
     bytes: int = 0
 
 
-class Answer(Exception):
+class ProxyResponse(Exception):
     """An answer of the proxy itself, with a status and a reason."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -73,8 +73,8 @@ class Way:
 
     allow: AllowList
     limits: ProxyLimits = field(default_factory=ProxyLimits)
-    lookup: Lookup = system_lookup
-    counts: Counts = field(default_factory=Counts)
+    lookup: AddressLookup = system_lookup
+    counts: ProxyCounts = field(default_factory=ProxyCounts)
     refusals: deque[str] = field(default_factory=lambda: deque(maxlen=16))
     """The last refusals, as text for the agent, because Chromium shows no page of a proxy that refuses a tunnel."""
 
@@ -92,7 +92,9 @@ class Way:
     async def connect(self, host: str, port: int) -> Pair:
         """Return a connection to a checked address of this host."""
         if self.counts.bytes >= self.limits.episode_bytes:
-            raise Refused(f"nothing more may be loaded: {self.limits.episode_bytes} bytes an episode have passed")
+            raise AddressRefused(
+                f"nothing more may be loaded: {self.limits.episode_bytes} bytes an episode have passed"
+            )
 
         async def to(address: str, seconds: float) -> Pair:
             async with asyncio.timeout(seconds):
@@ -103,7 +105,7 @@ class Way:
             return await first_connected(self.allow, host, port, seconds, self._looked_up, to)
         except Unreached as lost:
             self.unreached.append(lost)
-            raise Answer(504 if isinstance(lost.__cause__, TimeoutError) else 502, str(lost)) from None
+            raise ProxyResponse(504 if isinstance(lost.__cause__, TimeoutError) else 502, str(lost)) from None
 
     def _looked_up(self, name: str) -> Sequence[str]:
         """Look up a name on its thread, which may hang for longer than the caller waits."""

@@ -18,8 +18,8 @@ from palaestra.envs.browser.network import allow_list, checked_transport
 from palaestra.envs.browser.site import Site
 from palaestra.envs.browser.text import forms
 from palaestra.envs.browser.text.cookies import Jar
-from palaestra.envs.browser.text.document import Document, html_parser
-from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element, Value
+from palaestra.envs.browser.text.document import ParsedPage, html_parser
+from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element, FieldValue
 from palaestra.envs.browser.text.fetching import SHOWN, Client, Download, Loaded, load, within
 from palaestra.errors import ToolError, UsageError
 
@@ -67,19 +67,19 @@ class TextBrowser:
         return transport
 
 
-class State:
+class BrowserState:
     """State of a session. It is deep-copied with the episode."""
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
         self.sites = sites
         self.jar = Jar()
         self.url = ""
-        self.document: Document | None = None
+        self.document: ParsedPage | None = None
         self.method, self.body = "GET", b""
-        self.values: dict[int, Value] = {}
+        self.values: dict[int, FieldValue] = {}
         """Changed values of controls, by their index in the document's elements."""
         self.focus = -1
-        self.history: list[tuple[str, Document | None]] = []
+        self.history: list[tuple[str, ParsedPage | None]] = []
         """Previous addresses. The answer to a POST keeps its document, because the form is not sent again."""
 
 
@@ -87,7 +87,7 @@ class TextSession:
     """One agent's tab."""
 
     def __init__(self, client: Client, sites: Mapping[str, Site]) -> None:
-        self.client, self.state = client, State(sites)
+        self.client, self.state = client, BrowserState(sites)
 
     async def open(self, url: str, seconds: float = 30.0) -> Page:
         """Go to an address."""
@@ -186,7 +186,7 @@ class TextSession:
         """Return the page as it is now."""
         return self._page()
 
-    def snapshot(self) -> State:
+    def snapshot(self) -> BrowserState:
         """Return the state itself; the caller must copy it."""
         return self.state
 
@@ -195,7 +195,7 @@ class TextSession:
 
     # What actions share.
 
-    def _document(self) -> Document:
+    def _document(self) -> ParsedPage:
         if self.state.document is None:
             raise ToolError("no page is open; open an address first")
         return self.state.document
@@ -267,7 +267,7 @@ class TextSession:
     def _tick(self, place: int, element: Element) -> None:
         """Check or uncheck a box; a radio button unchecks the others of its name."""
         document, name = self._document(), element.attributes.get("name")
-        changed: dict[int, Value] = {place: not element.value}
+        changed: dict[int, FieldValue] = {place: not element.value}
         if element.kind == "radio":
             form = forms.form_of(document, element)
             for at, other in enumerate(document.elements):
@@ -277,7 +277,7 @@ class TextSession:
             changed[place] = True
         self._hold(changed)
 
-    def _hold(self, changed: Mapping[int, Value]) -> Page:
+    def _hold(self, changed: Mapping[int, FieldValue]) -> Page:
         """Set the values of some controls, and return the page."""
         self.state.values |= changed
         self.state.document = self._document().holding(self.state.values)

@@ -12,8 +12,8 @@ from typing import Any
 
 from palaestra.envs.browser.format import finished, without_marks
 from palaestra.envs.browser.text.bounds import MAX_CHARS, bounded
-from palaestra.envs.browser.text.elements import Element, Value
-from palaestra.envs.browser.text.reading import MAX_ELEMENTS, Reader
+from palaestra.envs.browser.text.elements import Element, FieldValue
+from palaestra.envs.browser.text.reading import MAX_ELEMENTS, PageReader
 from palaestra.errors import MissingExtra
 
 CACHED_CHARS = 100_000
@@ -23,7 +23,7 @@ _RAW = re.compile(r"<(script|style|iframe|noembed|noframes|xmp|plaintext)[ >].*?
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Document:
+class ParsedPage:
     """A parsed page."""
 
     source: str
@@ -41,24 +41,24 @@ class Document:
     """Delay in seconds, and the address to go to."""
     note: str = ""
 
-    def holding(self, values: Mapping[int, Value]) -> "Document":
+    def holding(self, values: Mapping[int, FieldValue]) -> "ParsedPage":
         """Return the same page with these values of elements, by their index."""
         return _read(self.source, values, self.note)
 
-    def __deepcopy__(self, memo: object) -> "Document":
+    def __deepcopy__(self, memo: object) -> "ParsedPage":
         return self
 
 
-def document_of(text: str) -> Document:
+def document_of(text: str) -> ParsedPage:
     """Return a page from its HTML."""
     return _kept(text) if len(text) <= CACHED_CHARS else _parsed(text)
 
 
-def plain_document(text: str) -> Document:
+def plain_document(text: str) -> ParsedPage:
     """Return a page from text or data."""
     note = f"only the first {MAX_CHARS} of {len(text)} characters are shown" if len(text) > MAX_CHARS else ""
     lines = without_marks(text[:MAX_CHARS]).splitlines()
-    return Document("", "", finished([line.rstrip() for line in lines]), note=note)
+    return ParsedPage("", "", finished([line.rstrip() for line in lines]), note=note)
 
 
 def html_parser() -> Any:
@@ -70,7 +70,7 @@ def html_parser() -> Any:
     return LexborHTMLParser
 
 
-def _parsed(text: str) -> Document:
+def _parsed(text: str) -> ParsedPage:
     text, note = bounded(text)
     # 1: without lexbor's events, which take quadratic time over the options of a select.
     written = html_parser()(text.encode("utf-8", "replace"), options=1).html or ""
@@ -80,10 +80,10 @@ def _parsed(text: str) -> Document:
 _kept = lru_cache(maxsize=CACHED_PAGES)(_parsed)
 
 
-def _read(source: str, values: Mapping[int, Value], note: str) -> Document:
-    reader = Reader(source, values)
+def _read(source: str, values: Mapping[int, FieldValue], note: str) -> ParsedPage:
+    reader = PageReader(source, values)
     lines = reader.run()
     if len(reader.numbered) >= MAX_ELEMENTS:
         note = note or f"only the first {MAX_ELEMENTS} links and controls are numbered"
     elements, numbered, forms = tuple(reader.elements), tuple(reader.numbered), tuple(reader.forms)
-    return Document(source, reader.title, lines, elements, numbered, forms, reader.base, reader.refresh, note)
+    return ParsedPage(source, reader.title, lines, elements, numbered, forms, reader.base, reader.refresh, note)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from palaestra.frozen import statically_frozen
 
-Value = str | bool | tuple[int, ...]
+FieldValue = str | bool | tuple[int, ...]
 """Value of a control: a text, whether it is checked, or the indices of the chosen options."""
 BUTTONS = frozenset({"submit", "button", "reset", "image"})
 FIELDS = frozenset({"text", "search", "email", "url", "tel"})
@@ -23,7 +23,7 @@ class Element:
     kind: str
     """`link`, `select`, `textarea`, or the type of an input or a button."""
     attributes: Mapping[str, str]
-    value: Value = ""
+    value: FieldValue = ""
     form: int = -1
     """Index of its form, or -1."""
     options: tuple[tuple[str, str, bool], ...] = ()

@@ -19,7 +19,7 @@ from palaestra.envs.browser.format import escaped
 from palaestra.envs.browser.network import Unreached
 from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse
 from palaestra.envs.browser.text.cookies import Jar
-from palaestra.envs.browser.text.document import Document, document_of, plain_document
+from palaestra.envs.browser.text.document import ParsedPage, document_of, plain_document
 from palaestra.errors import Broken, ToolError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Loaded:
     """Result of a request."""
 
     url: str
-    document: Document
+    document: ParsedPage
     method: str = "GET"
     body: bytes = b""
     note: str = ""
@@ -125,7 +125,7 @@ def _respond(site: Site, request: SiteRequest) -> SiteResponse:
         return SiteResponse(f"500 {type(error).__name__}", 500, "text/plain")
 
 
-def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> Document:
+def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> ParsedPage:
     kind, _, parameters = response.type.partition(";")
     kind = kind.strip().lower()
     if not _readable(kind):

@@ -6,13 +6,13 @@ Not supported: files, and `multipart/form-data`; forms without a file are sent u
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
-from palaestra.envs.browser.text.document import Document
+from palaestra.envs.browser.text.document import ParsedPage
 from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element
 
 REQUIRED = "is required: fill it in, then send the form"
 
 
-def form_of(document: Document, element: Element) -> int:
+def form_of(document: ParsedPage, element: Element) -> int:
     """Return the index of the form that an element belongs to, or -1."""
     form_id = element.attributes.get("form")
     if form_id is None:
@@ -20,12 +20,12 @@ def form_of(document: Document, element: Element) -> int:
     return next((n for n, form in enumerate(document.forms) if form.get("id") == form_id), -1)
 
 
-def members(document: Document, form: int) -> list[Element]:
+def members(document: ParsedPage, form: int) -> list[Element]:
     """Return all controls of a form that are not disabled."""
     return [e for e in document.elements if e.tag != "a" and not e.disabled and form_of(document, e) == form]
 
 
-def missing(document: Document, form: int) -> Element | None:
+def missing(document: ParsedPage, form: int) -> Element | None:
     """Return the first required control without a value, at which a browser would stop, or None."""
     if "novalidate" in document.forms[form]:
         return None
@@ -45,12 +45,12 @@ def missing(document: Document, form: int) -> Element | None:
     return None
 
 
-def default_button(document: Document, form: int) -> Element | None:
+def default_button(document: ParsedPage, form: int) -> Element | None:
     """Return the button that Enter presses in a field of the form, or None."""
     return next((control for control in members(document, form) if control.kind in ("submit", "image")), None)
 
 
-def entries(document: Document, form: int, button: Element | None) -> list[tuple[str, str]]:
+def entries(document: ParsedPage, form: int, button: Element | None) -> list[tuple[str, str]]:
     """Return names and values to send, in the order of the page."""
     pairs: list[tuple[str, str]] = []
     for item in members(document, form):
@@ -72,7 +72,7 @@ def entries(document: Document, form: int, button: Element | None) -> list[tuple
     return pairs
 
 
-def request_of(document: Document, form: int, button: Element | None) -> tuple[str, str, bytes]:
+def request_of(document: ParsedPage, form: int, button: Element | None) -> tuple[str, str, bytes]:
     """Return address (relative to the page), method and body of the request that sends a form."""
     attributes: Mapping[str, str] = document.forms[form]
     chosen = button.attributes if button is not None else {}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from palaestra.envs.browser.format import CLOSE, OPEN, bracket, chosen, finished, squeezed
 from palaestra.envs.browser.text.bounds import VOID
-from palaestra.envs.browser.text.elements import BUTTONS, TYPES, Element, Open, Value
+from palaestra.envs.browser.text.elements import BUTTONS, TYPES, Element, FieldValue, Open
 from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decoded, is_hidden, labels_of
 
 MAX_ELEMENTS = 5_000
@@ -33,10 +33,10 @@ _STRONG = frozenset({*_HEADINGS, "ul", "ol", "li", "table", "caption", "pre", "b
 _KNOWN = _SOFT | _STRONG | _SENT | {"a", "img", "hr", "label", "title", "base", "meta"}
 
 
-class Reader:
+class PageReader:
     """One pass over a page. `values`, by the index of the element, replace those of the page."""
 
-    def __init__(self, source: str, values: Mapping[int, Value]) -> None:
+    def __init__(self, source: str, values: Mapping[int, FieldValue]) -> None:
         self.source, self.values = source, values
         self.title, self.base = "", ""
         self.refresh: tuple[float, str] | None = None
@@ -303,7 +303,7 @@ class Reader:
         kind = kind if kind in TYPES else "text"
         number = self._number(hidden=kind == "hidden")
         place = len(self.elements) - 1
-        value: Value = attributes.get("value", "")
+        value: FieldValue = attributes.get("value", "")
         value_text = ""
         if kind in BUTTONS:
             usual = {"submit": "Submit", "reset": "Reset", "image": attributes.get("alt", "Submit")}.get(kind, "")

@@ -5,7 +5,7 @@ import sys
 from contextlib import closing
 
 from palaestra.envs.sandboxes.docker import images
-from palaestra.envs.sandboxes.docker.connection import Connection, library
+from palaestra.envs.sandboxes.docker.connection import DockerConnection, library
 from palaestra.errors import PalaestraError
 
 
@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--engine", help="the engine's address (default: DOCKER_HOST, or its usual socket)")
     options = parser.parse_args()
     try:
-        connection = Connection(options.engine)
+        connection = DockerConnection(options.engine)
         with closing(connection.patient_client(images.BUILD_SECONDS)) as client:
             tag = images.build(client, options.name, base=options.base, network=options.network)
     except (PalaestraError, library().errors.DockerException) as error:

@@ -25,7 +25,7 @@ TUNNEL = (
 )
 
 
-class Connection:
+class DockerConnection:
     """A connection to an engine that answers."""
 
     def __init__(self, engine: str | None) -> None:

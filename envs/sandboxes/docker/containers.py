@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from palaestra.envs.sandboxes.docker import hardening, images, owners
-from palaestra.envs.sandboxes.docker.connection import Connection, library
+from palaestra.envs.sandboxes.docker.connection import DockerConnection, library
 from palaestra.envs.sandboxes.docker.stream import AttachStream, attach
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.errors import Broken
@@ -57,7 +57,7 @@ class Container:
 class Launcher:
     """Creates containers of one image that differ only in their user."""
 
-    connection: Connection
+    connection: DockerConnection
     image: str
     runtime: str | None
     cpus: float
@@ -66,7 +66,9 @@ class Launcher:
     """Settings of the supervisor in a container."""
 
     @classmethod
-    def open(cls, connection: Connection, image: str, runtime: str | None, cpus: float, preload: str) -> "Launcher":
+    def open(
+        cls, connection: DockerConnection, image: str, runtime: str | None, cpus: float, preload: str
+    ) -> "Launcher":
         """Return a launcher; raise unless the engine has the image and the runtime."""
         connection.need_runtime(runtime)
         with connection.client() as api:

@@ -64,7 +64,7 @@ class Policy:
         return cls(**given)
 
 
-class Pool:
+class ContainerPool:
     """A pool of containers, with one thread that launches and ends them in the background."""
 
     def __init__(

@@ -18,10 +18,10 @@ from typing import Any
 from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.docker import guards, images, owners
-from palaestra.envs.sandboxes.docker.connection import NAME, Connection
+from palaestra.envs.sandboxes.docker.connection import NAME, DockerConnection
 from palaestra.envs.sandboxes.docker.containers import Container, Launcher
-from palaestra.envs.sandboxes.docker.pool import Policy, Pool
-from palaestra.envs.sandboxes.framed import FramedSandbox, Request, first_words, run_request
+from palaestra.envs.sandboxes.docker.pool import ContainerPool, Policy
+from palaestra.envs.sandboxes.framed import FramedSandbox, FrameRequest, first_words, run_request
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.local import Preload
 from palaestra.envs.sandboxes.result import Result
@@ -40,7 +40,7 @@ _OF_THE_CONTAINER = ("memory_bytes", "processes", "scratch_bytes", "scratch_file
 class ContainerStream(SocketStream):
     """A stream that discards its container when it is dropped."""
 
-    def __init__(self, container: Container, pool: Pool) -> None:
+    def __init__(self, container: Container, pool: ContainerPool) -> None:
         super().__init__(container.socket, container.why)
         self.container, self._pool = container, pool
 
@@ -74,7 +74,7 @@ class DockerSandbox(FramedSandbox):
         self.limits = Limits.of(limits)
         policy = Policy.of(policy)
         self._closed = False
-        self._connection = Connection(engine)
+        self._connection = DockerConnection(engine)
         self._launcher = Launcher.open(self._connection, image, runtime, cpus, preload)
         try:
             self.reap()
@@ -85,7 +85,7 @@ class DockerSandbox(FramedSandbox):
         self._capabilities = guards.capabilities(
             first.found, self._connection.info, podman=self._connection.is_podman, runtime=runtime
         )
-        self._pool = Pool(self._launch, self._end, self.limits, policy)
+        self._pool = ContainerPool(self._launch, self._end, self.limits, policy)
         self._pool.add(first)
         close_at_exit(self)
 
@@ -95,7 +95,7 @@ class DockerSandbox(FramedSandbox):
     async def _connect(self, limits: Limits, blocking: bool) -> ContainerStream:
         return ContainerStream(await self._taken(True, self._own(limits), blocking), self._pool)
 
-    async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
+    async def _alone(self, request: FrameRequest[Result], limits: Limits, blocking: bool) -> Result:
         container_limits = self._own(limits)
         container = await self._taken(False, container_limits, blocking)
         try:
@@ -124,7 +124,7 @@ class DockerSandbox(FramedSandbox):
         return None if same else limits
 
     async def _run_in(
-        self, container: Container, request: Request[Result], own: Limits | None, blocking: bool
+        self, container: Container, request: FrameRequest[Result], own: Limits | None, blocking: bool
     ) -> Result:
         """Run the program, then return the container to the pool or discard it."""
         stream = ContainerStream(container, self._pool)

@@ -15,15 +15,15 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
-from palaestra.endpoint.http import Again, Response
+from palaestra.endpoint.http import Response, RetryableError
 from palaestra.endpoint.reply import plain
 from palaestra.envs.sandboxes.capabilities import Capabilities
-from palaestra.envs.sandboxes.framed import FramedSandbox, Request
+from palaestra.envs.sandboxes.framed import FramedSandbox, FrameRequest
 from palaestra.envs.sandboxes.limits import Limits
-from palaestra.envs.sandboxes.remote.connection import GRACE, TOKEN_ENV, Connection
+from palaestra.envs.sandboxes.remote.connection import GRACE, TOKEN_ENV, SandboxServerConnection
 from palaestra.envs.sandboxes.remote.messages import CONTENT_TYPE, FRAME_BYTES, unpack
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.runner.wire import HEAD_BYTES, FrameError, Head
+from palaestra.envs.sandboxes.runner.wire import HEAD_BYTES, FrameError, FrameHead
 from palaestra.envs.sandboxes.streams import CLOSE, SPARE_BYTES, Stream
 from palaestra.errors import Broken, UsageError
 
@@ -63,7 +63,7 @@ class RemoteSandbox(FramedSandbox):
         seconds for which requests to a full or unreachable server are repeated. `transport` replaces the network.
         """
         super().__init__()
-        self._connection = Connection("remote", url, token_env, patience, CONTENT_TYPE, transport)
+        self._connection = SandboxServerConnection("remote", url, token_env, patience, CONTENT_TYPE, transport)
         remedy = "`palaestra serve sandbox` starts a server"
         greeting = self._connection.greet("/v2/capabilities", self._greeted, HEAD_BYTES, remedy)
         self._capabilities = greeting.capabilities
@@ -86,7 +86,7 @@ class RemoteSandbox(FramedSandbox):
     async def _connect(self, limits: Limits, blocking: bool) -> "HttpStream":
         return HttpStream(self._connection)
 
-    async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
+    async def _alone(self, request: FrameRequest[Result], limits: Limits, blocking: bool) -> Result:
         return await request.over(HttpStream(self._connection), blocking)
 
     def _greeted(self, response: Response) -> Greeting:
@@ -104,12 +104,12 @@ class HttpStream(Stream):
 
     grace = GRACE
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SandboxServerConnection) -> None:
         self._connection = connection
         self._name = uuid4().hex
         self._dropped = False
 
-    async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[Head, bytes]:
+    async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[FrameHead, bytes]:
         if len(frame) > FRAME_BYTES:
             raise UsageError(f"{len(frame):,} bytes to send; at most {FRAME_BYTES:,} go at once")
         max_bytes = min(_REPLACED * body_bytes, FRAME_BYTES)
@@ -142,11 +142,11 @@ class HttpStream(Stream):
 
     async def _post(
         self, frame: bytes, most: int, seconds: float, blocking: bool, patience: float | None = None
-    ) -> tuple[Head, bytes]:
+    ) -> tuple[FrameHead, bytes]:
         path, read = f"/v2/{self._name}/{uuid4().hex}", partial(self._read, most)
         return await self._connection.ask(path, frame, read, HEAD_BYTES + most, seconds, blocking, patience)
 
-    def _read(self, most: int, response: Response) -> tuple[Head, bytes]:
+    def _read(self, most: int, response: Response) -> tuple[FrameHead, bytes]:
         """Return an answer, or its error as a header."""
         try:
             head, body = unpack(response.body, most)
@@ -159,7 +159,7 @@ class HttpStream(Stream):
             raise FrameError(f"{response.status} with an error that cannot be read")
         text, kind = self._connection.shown(error["text"]), error.get("kind")
         if kind == "full":
-            raise Again(text, response.wait)
+            raise RetryableError(text, response.wait)
         if kind not in ("usage", "os"):
             text = f"{self._connection.address}: {text}"
         return {"error": error | {"text": text}}, b""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.endpoint.config import Secret, address_of
-from palaestra.endpoint.http import Again, HttpClient, Response
-from palaestra.endpoint.reply import Unreadable, plain
+from palaestra.endpoint.http import HttpClient, Response, RetryableError
+from palaestra.endpoint.reply import UnreadableReply, plain
 from palaestra.envs.sandboxes.runner.wire import FrameError
 from palaestra.envs.sandboxes.sandbox import run_blocking
 from palaestra.errors import Broken, ConfigError, SandboxUnavailable, UsageError
@@ -35,7 +35,7 @@ _FIRST_WAIT = 0.1
 _AGAIN = {408, 425, 429, 502, 503, 504}
 
 
-class Connection:
+class SandboxServerConnection:
     """A server, and one thread for all requests to it."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Connection:
     ) -> T:
         """Send a request. `seconds` is its usual time, `most` the largest body of its answer in bytes.
 
-        `read` may raise `Again`; what it cannot read is `Broken`.
+        `read` may raise `RetryableError`; what it cannot read is `Broken`.
         """
         patience = self.patience if patience is None else patience
         work = self._ask(path, body, read, most, seconds, patience)
@@ -113,13 +113,16 @@ class Connection:
 
         try:
             return await self._http.retried(attempt, patience, _FIRST_WAIT, seconds=seconds)
-        except (Unreadable, FrameError) as error:
+        except (UnreadableReply, FrameError) as error:
             raise Broken(f"{self.address} answered {self.shown(str(error))}") from None
 
-    def failure(self, response: Response, what: str) -> Again | Broken:
-        """Return the error for an answer that such a server does not give: `Again` if it may be the page of a proxy."""
+    def failure(self, response: Response, what: str) -> RetryableError | Broken:
+        """Return the error for an answer that no sandbox server gives.
+
+        It is a `RetryableError` if it may be the page of a proxy.
+        """
         beginning = plain(response.body[:500].decode("utf-8", "replace")) or "nothing"
         description = f"it answered {response.status}: {self.shown(beginning)}"
         if response.status in _AGAIN:
-            return Again(description, response.wait)
+            return RetryableError(description, response.wait)
         return Broken(f"{self.address} {what}; {description}")

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from palaestra.endpoint.http import Again, Response
-from palaestra.endpoint.reply import Unreadable, plain
+from palaestra.endpoint.http import Response, RetryableError
+from palaestra.endpoint.reply import UnreadableReply, plain
 from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
-from palaestra.envs.sandboxes.remote.connection import GRACE, TOKEN_ENV, Connection
+from palaestra.envs.sandboxes.remote.connection import GRACE, TOKEN_ENV, SandboxServerConnection
 from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.sandboxes.runner.output import Kept
 from palaestra.envs.sandboxes.sandbox import Execution, Files, Sandbox
@@ -85,7 +85,7 @@ class FusionSandbox(Sandbox):
         """
         self.limits = Limits.of(limits)
         url = url.removesuffix("/").removesuffix("/run_code")
-        self._connection = Connection("fusion", url, token_env, patience, "application/json", transport)
+        self._connection = SandboxServerConnection("fusion", url, token_env, patience, "application/json", transport)
         # The server refuses the first request, which proves that it answers without running a program.
         self._connection.greet(
             "/run_code", self._greeted, _ANSWER_BYTES, "url= is where a SandboxFusion server answers"
@@ -123,7 +123,7 @@ class FusionSandbox(Sandbox):
 
     def _greeted(self, response: Response) -> None:
         failure = self._connection.failure(response, "")
-        if isinstance(failure, Again):
+        if isinstance(failure, RetryableError):
             raise failure
 
 
@@ -151,7 +151,7 @@ def request_of(asked: Execution, seconds: float) -> bytes | None:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ProcessResult:
     """Result of the program, or of its compiler."""
 
     status: Literal["Finished", "TimeLimitExceeded", "Error"]
@@ -162,16 +162,16 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _FusionResponse:
     """The fields of an answer that are used."""
 
     status: Literal["Success", "Failed", "SandboxError"]
     message: str | None = None
-    compile_result: _Part | None = None
-    run_result: _Part | None = None
+    compile_result: _ProcessResult | None = None
+    run_result: _ProcessResult | None = None
 
 
-_ANSWERS = TypeAdapter(_Answer)
+_ANSWERS = TypeAdapter(_FusionResponse)
 
 
 def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
@@ -180,7 +180,7 @@ def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
         answer = _ANSWERS.validate_json(body, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise Unreadable(f"{'.'.join(map(str, first['loc'])) or 'a body'} that is none: {first['msg']}") from None
+        raise UnreadableReply(f"{'.'.join(map(str, first['loc'])) or 'a body'} that is none: {first['msg']}") from None
     part = answer.run_result or answer.compile_result
     if answer.status == "SandboxError" or (part is not None and part.status == "Error"):
         reasons = (part.stderr if part is not None and answer.status != "SandboxError" else None, answer.message)
@@ -189,7 +189,7 @@ def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
     timed_out = part is not None and part.status == "TimeLimitExceeded"
     code = None if part is None else -9 if timed_out else part.return_code
     if part is None or code is None:
-        raise Unreadable("a run without a result, or a result without a return_code")
+        raise UnreadableReply("a run without a result, or a result without a return_code")
     out, err = Kept(limits.output_bytes), Kept(limits.output_bytes)
     for output, text in ((out, part.stdout), (err, part.stderr)):
         output.feed((text or "").encode("utf-8", "replace"))

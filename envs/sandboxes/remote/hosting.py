@@ -19,7 +19,7 @@ from typing import Any
 
 from palaestra.envs.sandboxes.remote.admission import Admission, Full, ServiceLimits
 from palaestra.envs.sandboxes.remote.messages import DONE, pack_result, read_files, read_run, text_of
-from palaestra.envs.sandboxes.runner.wire import RUN, Head, Header, pack
+from palaestra.envs.sandboxes.runner.wire import RUN, FrameHead, Header, pack
 from palaestra.envs.sandboxes.sandbox import Sandbox, Session
 from palaestra.errors import Broken, UsageError
 
@@ -57,7 +57,7 @@ class _Hosted:
 
 
 @dataclass(eq=False, slots=True)
-class _Answer:
+class _RequestResult:
     """The answer to a request, or the task that works on it."""
 
     work: "asyncio.Task[bytes]"
@@ -80,7 +80,7 @@ class Hosting:
         self.limits = replace(sandbox.limits, seconds=min(sandbox.limits.seconds, service.most_seconds))
         """The widest limits that a client may request."""
         self._hosted: dict[str, _Hosted] = {}
-        self._answers: dict[str, _Answer] = {}
+        self._answers: dict[str, _RequestResult] = {}
         self._kept_bytes = 0
         self._admission = Admission(service)
         self._sweeper: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class Hosting:
             figures |= {name: count, f"most_{name}": getattr(self.service, f"most_{name}")}
         return figures
 
-    async def answer(self, request: str, name: str, head: Head, body: bytes, patience: float) -> bytes:
+    async def answer(self, request: str, name: str, head: FrameHead, body: bytes, patience: float) -> bytes:
         """Execute a request, or return the answer of an earlier one of this name. Cancelled when the client is gone."""
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
@@ -104,7 +104,7 @@ class Hosting:
             if hosted is not None and request in hosted.done and operation not in _READS:
                 raise Broken("this request was executed before, and its answer is not kept any more")
             work = asyncio.create_task(self._execute(operation, request, name, head, body, patience))
-            answer = self._answers[request] = _Answer(work, name)
+            answer = self._answers[request] = _RequestResult(work, name)
             work.add_done_callback(lambda task: self._finished(request, task, operation not in _READS))
         elif answer.session != name:
             raise UsageError("another session's request has this name")
@@ -136,7 +136,7 @@ class Hosting:
     # Operations.
 
     async def _execute(
-        self, operation: str, request: str, name: str, head: Head, body: bytes, patience: float
+        self, operation: str, request: str, name: str, head: FrameHead, body: bytes, patience: float
     ) -> bytes:
         if isinstance(head, bytes):
             async with self._visit(name, request) as session:
@@ -238,7 +238,7 @@ class Hosting:
             if self._kept_bytes > KEPT_BYTES:
                 self._drop_old_answers()
 
-    def _give_up(self, name: str, answer: _Answer) -> None:
+    def _give_up(self, name: str, answer: _RequestResult) -> None:
         """End the session of a request whose client has not come back."""
         if not answer.listeners and not answer.work.done():
             log.info("a client has gone during a request; its session is ended")

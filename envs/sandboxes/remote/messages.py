@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.sandboxes.runner import wire
-from palaestra.envs.sandboxes.runner.wire import RUN, FrameError, Head, Header, pack
+from palaestra.envs.sandboxes.runner.wire import RUN, FrameError, FrameHead, Header, pack
 from palaestra.errors import UsageError
 
 CONTENT_TYPE = "application/x-palaestra-sandbox"
@@ -21,9 +21,9 @@ FRAME_BYTES = 256 * 2**20
 DONE = pack({"ok": True})
 
 
-def unpack(data: bytes, body_bytes: int) -> tuple[Head, bytes]:
+def unpack(data: bytes, body_bytes: int) -> tuple[FrameHead, bytes]:
     """Return the one frame in a body."""
-    reader = wire.Reader(body_bytes)
+    reader = wire.FrameReader(body_bytes)
     reader.feed(data)
     frame = reader.take()
     if frame is None or not reader.empty:

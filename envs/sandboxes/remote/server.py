@@ -49,7 +49,7 @@ def application(sandbox: Sandbox, service: ServiceLimits, token: str = "", local
         raise MissingExtra("starlette", "serve", "serving a sandbox") from error
     if not token and not local:
         raise UsageError(f"a server that other machines reach needs a token of {SHORTEST_TOKEN} or more characters")
-    front = _Front(sandbox, service, token)
+    front = _SandboxHTTPApp(sandbox, service, token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: "Starlette") -> AsyncIterator[None]:
@@ -63,7 +63,7 @@ def application(sandbox: Sandbox, service: ServiceLimits, token: str = "", local
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-class _Front:
+class _SandboxHTTPApp:
     """HTTP endpoints of the sessions."""
 
     def __init__(self, sandbox: Sandbox, service: ServiceLimits, token: str) -> None:

@@ -44,16 +44,16 @@ _FIRST_SLOT, _SLOTS, _OWNERS = 1 << 30, 1 << 12, 1 << 18
 _OWN_INODES = 4  # of the scratch's count: the root, the two folders, and one that tmpfs keeps
 
 _own_pid_namespace = -1
-places: root.Places = []
+places: root.MountPlan = []
 """Folders that this zygote shows, once it is entered."""
 _mapped = 0
 _top: list[str] = []
 """Entries of the root, because a branch cannot list it any more."""
 
-Settings = Mapping[str, Any]
+CellSettings = Mapping[str, Any]
 
 
-def enter_zygote(settings: Settings) -> None:
+def enter_zygote(settings: CellSettings) -> None:
     """Become the PID 1 of a place of one's own. It returns in a new process; the old one waits and ends like it."""
     global _own_pid_namespace
     if settings["mode"] not in MODES:
@@ -79,7 +79,7 @@ def enter_zygote(settings: Settings) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
-def fork_session(settings: Settings) -> int:
+def fork_session(settings: CellSettings) -> int:
     """A fork whose child is PID 1 of a pid namespace, alone in a network. A raw clone would skip what libraries do."""
     global _mapped
     _mapped = rlimits.mapped()
@@ -99,7 +99,7 @@ def fork_session(settings: Settings) -> int:
     return pid
 
 
-def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> int:
+def enter_session(limits: Mapping[str, Any], slot: int, settings: CellSettings) -> int:
     """In the child: its own /proc and scratch; returns an O_PATH descriptor of the scratch folder.
 
     There, `0` is the working folder and `tmp` is /tmp and /dev/shm: one file system, so that they count together.
@@ -124,7 +124,7 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> i
     return os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tuple[int, ...] = ()) -> None:
+def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: tuple[int, ...] = ()) -> None:
     """Give up everything but 0, 1, 2, the kept descriptors and the limits. There is no way back from here."""
     kernel.close_all_but((0, 1, 2, *keep))
     with contextlib.suppress(PermissionError):  # it leads a session already
@@ -149,7 +149,7 @@ def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tupl
     seccomp.install(**_filter(settings))
 
 
-def enter_branch(folder: str, settings: Settings) -> None:
+def enter_branch(folder: str, settings: CellSettings) -> None:
     """In a console's fork: go to a folder of one's own in the scratch (the supervisor made it) and lose the others.
 
     A further layer of Landlock, so it needs no privilege. Layers only ever take away: what a branch of this branch is
@@ -168,20 +168,20 @@ def enter_branch(folder: str, settings: Settings) -> None:
             raise
 
 
-def _filter(settings: Settings) -> dict[str, bool]:
+def _filter(settings: CellSettings) -> dict[str, bool]:
     apart = _has_namespaces(settings) or landlock.version() >= 6
     return {"memfd": bool(settings.get("memory_tree")), "unix_sockets": apart}
 
 
-def _has_namespaces(settings: Settings) -> bool:
+def _has_namespaces(settings: CellSettings) -> bool:
     return settings["mode"] in ("root", "user")
 
 
-def _scratch(settings: Settings) -> str:
+def _scratch(settings: CellSettings) -> str:
     return root.SCRATCH if _has_namespaces(settings) else os.path.abspath(settings["scratch"])
 
 
-def user_of(slot: int, settings: Settings) -> int | None:
+def user_of(slot: int, settings: CellSettings) -> int | None:
     """The user of a slot: its processes are counted apart, and its pipes are its own. None where there is no choice."""
     if settings["mode"] == "root":
         return _FIRST_SLOT + int(settings["owner"]) % _OWNERS * _SLOTS + slot % _SLOTS
@@ -216,7 +216,7 @@ def _continue_as_init() -> None:
     os._exit(code & 0xFF)
 
 
-def _replace_environment(settings: Settings, packages: list[str]) -> None:
+def _replace_environment(settings: CellSettings, packages: list[str]) -> None:
     """A few variables of ours for all of the caller's, which are wiped: /proc shows what a process was started with."""
     scratch = "/tmp" if _has_namespaces(settings) else f"{_scratch(settings)}/tmp"
     programs = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]

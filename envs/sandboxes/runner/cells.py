@@ -13,14 +13,14 @@ import socket
 from typing import Any, Protocol
 
 from . import zygote as child
-from .cgroups import Group
+from .cgroups import Cgroup
 from .orders import READY, REFUSED
 from .output import Outputs
 
 CONSOLE_BYTES = 2**17
 """The longest reply of a console that is read."""
 
-Message = dict[str, Any]
+CellMessage = dict[str, Any]
 _buffer = bytearray(CONSOLE_BYTES)
 _view = memoryview(_buffer)
 
@@ -46,10 +46,10 @@ class Host(Protocol):
     def wake_all(self) -> None: ...
     def wait(self, connection: Any, deadline: float | None) -> None: ...
     def zygote(self, name: str) -> Any: ...
-    def place(self, zygote: Any, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> "Place": ...
-    def gone(self, place: "Place") -> None: ...
-    def group(self, limits: Message) -> Group | None: ...
-    def bury(self, group: Group | None, over: bool) -> None: ...
+    def place(self, zygote: Any, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> "Cell": ...
+    def gone(self, place: "Cell") -> None: ...
+    def group(self, limits: CellMessage) -> Cgroup | None: ...
+    def bury(self, group: Cgroup | None, over: bool) -> None: ...
     def look_after(self, session: Any) -> None: ...
     def enrol(self, session: Any) -> int: ...
     def stop(self) -> None: ...
@@ -70,7 +70,7 @@ class Process:
         self.reply = b""
         self.hung_up = False
         """It has let go of its socket; its death is told by others."""
-        self.died: Message | None = None
+        self.died: CellMessage | None = None
         self.refused = ""
         self.outputs: Outputs | None = None
         """Pipes of its stdout and stderr, if it has them already."""
@@ -134,7 +134,7 @@ class Process:
             return int(os.pread(self._status, 4096, 0).partition(b"VmHWM:")[2].split(None, 1)[0]) * 1024
         return 0
 
-    def ended(self, message: Message) -> None:
+    def ended(self, message: CellMessage) -> None:
         self.died = message
         self._waiter.wake()
 
@@ -162,11 +162,11 @@ class Process:
         self.pidfd = self._status = -1
 
 
-class Place:
+class Cell:
     """A cell: a pid namespace whose first process is a console ("once") or an init ("stay")."""
 
     def __init__(
-        self, host: Host, number: int, slot: int, user: int | None, kind: str, limits: Message, waiter: Waiter
+        self, host: Host, number: int, slot: int, user: int | None, kind: str, limits: CellMessage, waiter: Waiter
     ) -> None:
         self._host, self.waiter = host, waiter
         self.number, self.slot, self.user, self.kind, self.limits = number, slot, user, kind, limits
@@ -183,7 +183,7 @@ class Place:
         self._processes: dict[int, Process] = {}
         self._expected: list[Process] = []
 
-    def ordered(self, group: Group | None) -> tuple[Message, list[int]]:
+    def ordered(self, group: Cgroup | None) -> tuple[CellMessage, list[int]]:
         """Return the order for a zygote and its descriptors. In a one-shot cell, PID 1 joins the group by itself."""
         joining = group.join_descriptors() if group is not None and self.kind == "once" else []
         self.channel.setblocking(False)
@@ -207,7 +207,7 @@ class Place:
             self._take(json.loads(data), descriptors)
         self.waiter.wake()
 
-    def _take(self, message: Message, descriptors: list[int]) -> None:
+    def _take(self, message: CellMessage, descriptors: list[int]) -> None:
         if "folder" in message:
             self.folder = descriptors[0]
         elif "lives" in message:
@@ -219,7 +219,7 @@ class Place:
         elif "died" in message and message["died"] in self._processes:
             self._processes.pop(message["died"]).ended(message)
 
-    def spawn(self, waiter: Waiter, area: str, group: Group | None) -> Process:
+    def spawn(self, waiter: Waiter, area: str, group: Cgroup | None) -> Process:
         """A new console for the session of this area; it is known once the init has answered."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = Process(self._host, waiter, near)
@@ -239,14 +239,14 @@ class Place:
         self._expected.append(process)
         self.tell({"op": "adopt", "pid": pid})
 
-    def sweep(self, group: Group | None) -> None:
+    def sweep(self, group: Cgroup | None) -> None:
         """End every process of a session but the init; a session that shares this place has its group alone."""
         if self.seats == 1:
             self.tell({"op": "sweep"})
         elif group is not None:
             group.kill()
 
-    def tell(self, order: Message, *descriptors: int) -> None:
+    def tell(self, order: CellMessage, *descriptors: int) -> None:
         with contextlib.suppress(OSError):
             child.send(self.channel, order, *descriptors)
 
@@ -264,7 +264,7 @@ class Place:
         self._doomed = True
         self.first.kill()
 
-    def ended(self, message: Message, broken: str = "") -> None:
+    def ended(self, message: CellMessage, broken: str = "") -> None:
         """Its PID 1 is dead, and so is everything in it."""
         self.broken = self.broken or broken
         if self.dead:

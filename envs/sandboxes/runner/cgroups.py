@@ -27,7 +27,7 @@ _LEFT_SHARE = 64
 """A group is used again while the kernel holds less than one in so many bytes of its limit for what has gone."""
 
 
-class Group:
+class Cgroup:
     """One session's group: a folder in version 2, one for each controller in version 1."""
 
     def __init__(self, memory: Path, pids: Path, *shares: Path) -> None:
@@ -150,7 +150,7 @@ class _Counter:
             self._file = -1
 
 
-class Around(Group):
+class Around(Cgroup):
     """The group that a container runs in: the engine set its limits, only its counters are read here."""
 
     def __init__(self, memory: Path, pids: Path) -> None:
@@ -169,7 +169,7 @@ class Around(Group):
         return True
 
 
-def around() -> Group | None:
+def around() -> Cgroup | None:
     """The group of the container that this process is in."""
     top = Path("/sys/fs/cgroup")
     for memory, pids, counter in ((top / "memory", top / "pids", "memory.oom_control"), (top, top, "memory.events")):
@@ -183,9 +183,9 @@ class Cgroups:
 
     def __init__(self, folders: dict[str, Path], mounts: list[Path]) -> None:
         self._folders, self._mounts = folders, mounts
-        self._idle: list[Group] = []
+        self._idle: list[Cgroup] = []
 
-    def take(self, name: str, limits: Mapping[str, Any]) -> Group:
+    def take(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
         """A group that was kept and has these limits, or a new one, which costs a twentieth of a short program."""
         bounds = limits["memory_bytes"], limits["processes"]
         for group in self._idle:
@@ -196,17 +196,17 @@ class Cgroups:
         group.bounds = bounds
         return group
 
-    def keep(self, group: Group) -> bool:
+    def keep(self, group: Cgroup) -> bool:
         """For `take`, once nothing that was told to join it lives; False where it is not as good as new."""
         if len(self._idle) == _MOST_IDLE or not group.vacant():
             return False
         self._idle.append(group)
         return True
 
-    def create(self, name: str, limits: Mapping[str, Any]) -> Group:
+    def create(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
         """A group with `limits["memory_bytes"]` and `limits["processes"]`, and one more: the session's init."""
         memory, pids, *shares = (folder / name for folder in self._folders.values())
-        group = Group(memory, pids, *shares)
+        group = Cgroup(memory, pids, *shares)
         group.most_processes = limits["processes"] + 1
         try:
             for folder in dict.fromkeys((memory, pids, *shares)):
@@ -259,6 +259,6 @@ def _clear(owner: Path) -> None:
     """End what is below an owner's folder and take it away."""
     with contextlib.suppress(OSError):
         for folder in [*(item for item in owner.iterdir() if item.is_dir()), owner]:
-            group = Group(folder, folder)
+            group = Cgroup(folder, folder)
             group.kill()
             group.remove()

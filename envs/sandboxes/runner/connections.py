@@ -9,9 +9,9 @@ from collections.abc import Generator
 from typing import Any
 
 from . import wire
-from .cells import Host, Message
+from .cells import CellMessage, Host
 from .runs import Failure, asked
-from .sessions import Session
+from .sessions import RunnerSession
 
 BODY_BYTES = 2**28
 """The largest body of a request: what a session is given to start with."""
@@ -19,17 +19,17 @@ _buffer = bytearray(2**18)
 _view = memoryview(_buffer)
 
 
-class Connection:
+class ClientConnection:
     """One client's stream: a request at a time, the steps it takes, its reply."""
 
     def __init__(self, supervisor: Host, reading: int, writing: int, wanted: str) -> None:
         self._supervisor, self._reading, self._writing = supervisor, reading, writing
         self._wanted = wanted
-        self._reader = wire.Reader(BODY_BYTES)
+        self._reader = wire.FrameReader(BODY_BYTES)
         self._out = b""
         self._clogged = False
         self._steps: Generator[float, None, Any] | None = None
-        self._session: Session | None = None
+        self._session: RunnerSession | None = None
         self._number = 0
         self.deadline = float("inf")
         supervisor.watch(reading, self._readable)
@@ -94,7 +94,7 @@ class Connection:
         elif self._out:  # a pipe: the one client there is will read what it asked for
             os.set_blocking(self._writing, True)
 
-    def _answer(self, head: wire.Head, body: bytes) -> Generator[float, None, Any]:
+    def _answer(self, head: wire.FrameHead, body: bytes) -> Generator[float, None, Any]:
         if isinstance(head, bytes):
             if self._session is None:
                 raise Failure("usage", "a run needs a session; start one first")
@@ -123,12 +123,12 @@ class Connection:
             raise Failure("usage", f"no request is named {name!r}")
         return {"ok": True}, ()
 
-    def _open(self, name: str, header: Message, body: bytes) -> Generator[float, None, Any]:
+    def _open(self, name: str, header: CellMessage, body: bytes) -> Generator[float, None, Any]:
         original = self._supervisor.sessions.get(header["of"]) if name == "fork" else None
         if name == "fork" and original is None:
             raise Failure("usage", "the session to fork is closed")
         limits = original.limits if original is not None else header["limits"]
-        session = Session(self._supervisor, self, limits, self._wanted)
+        session = RunnerSession(self._supervisor, self, limits, self._wanted)
         if name == "once":
             contents, run_bytes = _given(header["files"], body)
             return (yield from session.once(contents, asked(run_bytes[: wire.RUN.size], run_bytes[wire.RUN.size :])))

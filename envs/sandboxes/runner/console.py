@@ -25,7 +25,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from . import cell, files, orders, rlimits
-from .orders import DONE, FORKED, READY, Order
+from .orders import DONE, FORKED, READY, ConsoleCommand
 from .output import shortened
 
 _COPY_CHUNK = 2**20
@@ -38,7 +38,7 @@ _interrupt, _count_threads = signal.default_int_handler, _thread._count
 class Console:
     """One interpreter's variables, and the socket its orders come by."""
 
-    def __init__(self, channel: socket.socket, settings: cell.Settings, scratch: str) -> None:
+    def __init__(self, channel: socket.socket, settings: cell.CellSettings, scratch: str) -> None:
         self._channel, self._settings, self._scratch = channel, settings, scratch
         self._pid = os.getpid()
         self._had_stdin = True
@@ -73,7 +73,7 @@ class Console:
                 _execute(json.loads(order.text))
             self._script(order.text, order.show_last)
 
-    def _next(self) -> tuple[Order, list[int]]:
+    def _next(self) -> tuple[ConsoleCommand, list[int]]:
         try:
             message, rights, _, _ = self._channel.recvmsg(orders.ORDER_BYTES, _RIGHTS_BYTES)
         except BlockingIOError:  # the agent's doing
@@ -84,7 +84,7 @@ class Console:
         descriptors = list(memoryview(rights[0][2]).cast("i")) if rights else []
         return orders.unpack(message, descriptors), descriptors
 
-    def _adopt(self, descriptors: list[int], order: Order) -> None:
+    def _adopt(self, descriptors: list[int], order: ConsoleCommand) -> None:
         """Put stdin, stdout and stderr in place, with sound objects before them."""
         if order.has_stdin or self._had_stdin or sys.stdin is None or sys.stdin.closed:
             os.dup2(descriptors[0] if order.has_stdin else self._null, 0)
@@ -110,7 +110,7 @@ class Console:
 
         self._leave(self._guarded(work))
 
-    def _run(self, order: Order) -> None:
+    def _run(self, order: ConsoleCommand) -> None:
         """One run of a session, and its reply."""
         shown: bytes | None = None
 

@@ -22,11 +22,11 @@ _MEMBERS = f"{_PREFIX}-members"  # the leaf
 _MOST_FOLDERS_SWEPT = 20_000
 _MOVE_ROUNDS = 100
 
-Found = tuple[dict[str, Path], list[Path]]
+CgroupMount = tuple[dict[str, Path], list[Path]]
 """The owner's folder for each controller, and the mounts they lie in."""
 
 
-def owner_folders(process: str) -> Found | str:
+def owner_folders(process: str) -> CgroupMount | str:
     """This process's own folders, made where they were not; or why they cannot be had."""
     mounts = _mounts(process)
     groups = dict(line.split(":", 2)[1:] for line in Path(process, "cgroup").read_text().splitlines())
@@ -42,7 +42,7 @@ def owner_name() -> str:
     return f"{_PREFIX}-{_pid_namespace()}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
-def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> Found | str:
+def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> CgroupMount | str:
     of_controller = {name: path for names, path in groups.items() for name in names.split(",")}
     folders: dict[str, Path] = {}
     for name in (*NEEDED, *(name for name in WANTED if name in mounts)):
@@ -60,7 +60,7 @@ def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, st
     return folders, [mounts[name][0] for name in folders]
 
 
-def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> Found | str:
+def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> CgroupMount | str:
     """A folder on the way up that hands out both controllers; else make our own group do so."""
     here = _own_folder(mount, mounted_root, own)
     for base in [here, *here.parents]:
@@ -82,7 +82,7 @@ def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> Found | str:
     return f"{reason}; run as root, or under `systemd-run --user --scope -p Delegate=yes`"
 
 
-def _made_in_version_2(base: Path, mount: Path) -> Found:
+def _made_in_version_2(base: Path, mount: Path) -> CgroupMount:
     folder = base / owner_name()
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder)

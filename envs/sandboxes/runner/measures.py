@@ -5,8 +5,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from .cells import Message, Place, Process
-from .cgroups import Group
+from .cells import Cell, CellMessage, Process
+from .cgroups import Cgroup
 from .output import MARK_BYTES, Outputs
 from .watching import cpu_seconds, tree, weigh_as_one
 from .wire import LIMITED, RESULT
@@ -20,7 +20,7 @@ class Meters:
     """A session's meters, read before a run and after it."""
 
     def __init__(self, cpu_seconds: float) -> None:
-        self._group: Group | None = None
+        self._group: Cgroup | None = None
         self._cpu_seconds = cpu_seconds
         self._cpu = 0.0
         self._before = 0.0
@@ -28,14 +28,14 @@ class Meters:
         self._held = 0
         self._kills = self._refusals = 0
 
-    def count_in(self, group: Group | None) -> None:
+    def count_in(self, group: Cgroup | None) -> None:
         """Count in this group from now on, without what it counted for earlier sessions."""
         self._group = group
         if group is not None:
             self._kills, self._refusals = group.oom_kills(), group.pids_hits()
             self._before = group.cpu_seconds() or 0.0
 
-    def spent(self, place: Place) -> bool:
+    def spent(self, place: Cell) -> bool:
         """Return whether the session's processes used more CPU time together than allowed; if so, count from zero
         again."""
         total = self._group.cpu_seconds() if self._group is not None else None
@@ -83,7 +83,7 @@ class Meters:
         return head, texts
 
     def _limit_hit(
-        self, died: Message | None, cpu: float, number: int, late: bool, cut: bool, full: bool
+        self, died: CellMessage | None, cpu: float, number: int, late: bool, cut: bool, full: bool
     ) -> tuple[bool, str]:
         """Whether memory ran out, and the limit that ended or cut the run, the gravest where there were several."""
         kills, refusals = self._kills, self._refusals
@@ -110,7 +110,7 @@ def refusal(size: int) -> bytes:
     return RESULT.pack(1, none, False, False, True, 0, 0, size, 0.0, 0.0, 0, 0, size, none)
 
 
-def is_full(place: Place) -> bool:
+def is_full(place: Cell) -> bool:
     """Return whether the scratch folders of a place are full, in bytes or in files."""
     stats = os.statvfs(place.folder)
     return stats.f_bavail == 0 or stats.f_favail == 0

@@ -29,7 +29,7 @@ the socket in an earlier run from being taken for the answer to a later one.
 """
 
 
-class Order(NamedTuple):
+class ConsoleCommand(NamedTuple):
     """An order to a console."""
 
     kind: int
@@ -48,14 +48,14 @@ class Order(NamedTuple):
         return head if in_file else head + text
 
 
-def unpack(data: bytes, descriptors: list[int]) -> Order:
+def unpack(data: bytes, descriptors: list[int]) -> ConsoleCommand:
     """The order; the descriptor of its text, where there is one, is read and taken from the list."""
     kind, *fields, in_file = _LAYOUT.unpack_from(data)
     text = data[_LAYOUT.size :]
     if in_file:
         with open(descriptors.pop(0), "rb") as file:
             text = file.read()
-    return Order(kind, text, *fields)
+    return ConsoleCommand(kind, text, *fields)
 
 
 def memory_file(content: bytes) -> int:

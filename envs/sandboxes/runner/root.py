@@ -27,11 +27,11 @@ _ETC = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 
-Places = list[tuple[str, str]]
+MountPlan = list[tuple[str, str]]
 """(path outside, path inside) of every folder that is shown."""
 
 
-def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> Places:
+def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> MountPlan:
     """Make the new root and move into it. The caller is PID 1 of new pid and mount namespaces.
 
     A `hidden` folder below one that is shown is empty in there.
@@ -67,7 +67,7 @@ def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> Places:
     return places
 
 
-def inside(path: str, places: Places) -> str:
+def inside(path: str, places: MountPlan) -> str:
     """What a path is called in there; unchanged where it is not shown."""
     for source, target in places:
         if _below(path, [source]):
@@ -83,7 +83,7 @@ def interpreter() -> list[str]:
     return [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable)), *libraries]
 
 
-def plan(wanted: Iterable[str]) -> Places:
+def plan(wanted: Iterable[str]) -> MountPlan:
     """Which folders to show, and where: none twice, none below another, none that is the whole machine."""
     folders: list[str] = []
     for path in sorted({os.path.abspath(path) for path in wanted if path}):
@@ -110,7 +110,7 @@ def plan(wanted: Iterable[str]) -> Places:
     return [(path, f"{_RELOCATED}/{moved.index(path)}" if path in moved else path) for path in folders]
 
 
-def check_readable(places: Places) -> None:
+def check_readable(places: MountPlan) -> None:
     """Called as the user that programs run as: say plainly which folder this user may not read."""
     library = os.path.dirname(os.__file__)
     for source, target in [*places, (library, library)]:
@@ -169,7 +169,7 @@ def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder + "/") for folder in folders)
 
 
-def _rewrite_interpreter(places: Places) -> None:
+def _rewrite_interpreter(places: MountPlan) -> None:
     """Let this process find its library where it is now."""
     sys.path[:] = [inside(path, places) for path in sys.path]
     sys.path_importer_cache.clear()

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import orders, wire
-from .cells import Host, Place, Process
-from .cgroups import Group
+from .cells import Cell, Host, Process
+from .cgroups import Cgroup
 from .measures import Meters, is_full
 from .output import Outputs, Pipe
 from .watching import tree, watched_memory
@@ -31,8 +31,8 @@ WATCH_SECONDS = 0.1
 LOOK_SECONDS = 0.5
 """How often what a session has computed is looked at."""
 
-Reply = tuple[wire.Head, tuple[bytes, ...]]
-Steps = Generator[float, None, Any]
+RunReply = tuple[wire.FrameHead, tuple[bytes, ...]]
+RunSteps = Generator[float, None, Any]
 
 
 class Failure(Exception):
@@ -69,16 +69,16 @@ def until(condition: Callable[[], object], deadline: float) -> Generator[float, 
     return True
 
 
-class Run:
+class ProgramRun:
     """One program in one process."""
 
-    def __init__(self, host: Host, place: Place, process: Process, group: Group | None, meters: Meters) -> None:
+    def __init__(self, host: Host, place: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
         self._host, self._place, self._process, self._group = host, place, process, group
         self._limits, self._meters = place.limits, meters
         self.leaves_nothing = False
         """Once it is over: its process, where that goes on, has one thread and no company."""
 
-    def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, Reply]:
+    def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
         """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
         process, reusable = self._process, False
         began = time.monotonic()
@@ -125,7 +125,9 @@ class Run:
         token = os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
         of_value = min(output_bytes, orders.VALUE_BYTES)
-        order = orders.Order(kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token)
+        order = orders.ConsoleCommand(
+            kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token
+        )
         memory_files: list[int] = []
         try:
             if len(wanted.program) > orders.INLINE_BYTES:
@@ -160,7 +162,7 @@ class Run:
                     process.died["beyond"] = beyond
         return True
 
-    def _stop(self, command: bool) -> Steps:
+    def _stop(self, command: bool) -> RunSteps:
         """Time is up: interrupt, so that a session keeps its variables; then kill."""
         now = time.monotonic()
         if not command:
@@ -171,7 +173,7 @@ class Run:
         if not (yield from until(lambda: self._process.died is not None, now + DEATH_SECONDS)):
             raise Failure("broken", f"a process did not die within {DEATH_SECONDS:.0f} s of being killed")
 
-    def _ends_in_grace(self) -> Steps:
+    def _ends_in_grace(self) -> RunSteps:
         """Return whether the process ends by itself. Time in which the machine stood still does not count."""
         piece, counted = GRACE_SECONDS / SLICES, 0.0
         while counted < GRACE_SECONDS:

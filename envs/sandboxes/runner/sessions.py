@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from . import files, preload
-from .cells import Host, Message, Place, Process, Waiter
-from .cgroups import Group
+from .cells import Cell, CellMessage, Host, Process, Waiter
+from .cgroups import Cgroup
 from .measures import Meters, refusal
-from .orders import FORK, FORKED, Order
-from .runs import DEATH_SECONDS, Asked, Failure, Reply, Run, Steps, until
+from .orders import FORK, FORKED, ConsoleCommand
+from .runs import DEATH_SECONDS, Asked, Failure, ProgramRun, RunReply, RunSteps, until
 from .watching import tree
 
 T = TypeVar("T")
@@ -25,18 +25,18 @@ FORK_SECONDS = 10.0
 _NOTICE = "This session is to be a copy of one whose program keeps it from being copied"
 
 
-class Session:
+class RunnerSession:
     """One connection's place and what runs in it."""
 
-    def __init__(self, host: Host, waiter: Waiter, limits: Message, wanted: str) -> None:
+    def __init__(self, host: Host, waiter: Waiter, limits: CellMessage, wanted: str) -> None:
         self._host, self._waiter = host, waiter
         self.limits, self._wanted = limits, wanted
-        self.place: Place | None = None
+        self.place: Cell | None = None
         self._area = ""
         """Below the scratch folder: what a branch may write. Its branches lie in it, since walls only get closer."""
         self._root = -1
         """The working folder, opened before any program could put something else in its place."""
-        self._group: Group | None = None
+        self._group: Cgroup | None = None
         self._console: Process | None = None
         self._runs = 0
         self._meters = Meters(float(limits["cpu_seconds"]))
@@ -46,13 +46,13 @@ class Session:
 
     # --- a session that stays
 
-    def start(self, given: list[tuple[str, bytes]]) -> Steps:
+    def start(self, given: list[tuple[str, bytes]]) -> RunSteps:
         self._take_group()
         name = self._wanted if self._wanted != "auto" else "scientific"
         yield from self._enter(name, "stay", None)
         self._put_all(given)
 
-    def run(self, wanted: Asked) -> Generator[float, None, Reply]:
+    def run(self, wanted: Asked) -> Generator[float, None, RunReply]:
         place = self._living()
         if self._notice:
             notice, self._notice = self._notice.encode(), ""
@@ -91,7 +91,7 @@ class Session:
             place.sweep(self._group)
         return len(tree(place.first.pid)) > 1 + place.seats if self._group is None else not self._group.alone()
 
-    def _command(self, place: Place, wanted: Asked) -> Generator[float, None, Reply]:
+    def _command(self, place: Cell, wanted: Asked) -> Generator[float, None, RunReply]:
         process = yield from self._spawned()
         try:
             return (yield from self._ready(place, process).go(wanted))
@@ -110,7 +110,7 @@ class Session:
         if self._host.namespaces and self.place is not None:
             self.place.sweep(self._group)
 
-    def fork(self, original: "Session") -> Steps:
+    def fork(self, original: "RunnerSession") -> RunSteps:
         """Become a second session with the variables and a copy of the files of another one.
 
         Where that one's program keeps it from being copied, this session begins anew, and its first run says so.
@@ -133,7 +133,7 @@ class Session:
             why = getattr(error, "strerror", None) or error
             self._notice = f"{_NOTICE}: {why}. It begins anew, without variables and files, and nothing was run.\n"
 
-    def _copy(self, original: "Session", place: Place) -> Steps:
+    def _copy(self, original: "RunnerSession", place: Cell) -> RunSteps:
         self.place = place
         place.seats += 1
         self._area, place.branches = f"{original._area}/{place.branches}".lstrip("/"), place.branches + 1
@@ -147,7 +147,7 @@ class Session:
         branch.ready = True  # nothing that this process says is ours
         branch.awaits(FORKED)
         branch.listen()
-        original._console.tell(Order(FORK, self._area.encode()).packed(), far.fileno())
+        original._console.tell(ConsoleCommand(FORK, self._area.encode()).packed(), far.fileno())
         far.close()
         deadline = time.monotonic() + FORK_SECONDS
         yield from until(lambda: branch.reply or branch.hung_up or original._gone(), deadline)
@@ -186,21 +186,21 @@ class Session:
         self._host.bury(self._group, over)
         self._group = None
 
-    def close(self) -> Steps:
+    def close(self) -> RunSteps:
         """Leave, and wait until nothing is left."""
         place = self.place
         self.leave()
         if place is not None and place.seats == 0:
             yield from until(lambda: place.dead, time.monotonic() + DEATH_SECONDS)
 
-    def reset(self) -> Steps:
+    def reset(self) -> RunSteps:
         yield from self.close()
         self._area, self._runs, self._notice = "", 0, ""
         yield from self.start([])
 
     # --- one program
 
-    def once(self, given: list[tuple[str, bytes]], wanted: Asked) -> Generator[float, None, Reply]:
+    def once(self, given: list[tuple[str, bytes]], wanted: Asked) -> Generator[float, None, RunReply]:
         name = self._wanted
         if name == "auto":
             name = "bare" if wanted.command else preload.choose(wanted.program)
@@ -240,7 +240,7 @@ class Session:
 
     # --- below
 
-    def _living(self) -> Place:
+    def _living(self) -> Cell:
         if self.place is None:
             raise Failure("usage", "no session was started here")
         if self.place.broken or self.place.dead:
@@ -255,7 +255,7 @@ class Session:
         console, place = self._console, self.place
         return place is None or place.dead or bool(place.broken) or console is None or console.gone
 
-    def _enter(self, name: str, kind: str, group: Group | None) -> Generator[float, None, Place]:
+    def _enter(self, name: str, kind: str, group: Cgroup | None) -> Generator[float, None, Cell]:
         """A new place from a zygote that is warm."""
         deadline = time.monotonic() + START_SECONDS
         zygote = self._host.zygote(name)
@@ -278,5 +278,5 @@ class Session:
             raise Failure("broken", place.broken or process.refused or "a console could not be forked")
         return process
 
-    def _ready(self, place: Place, process: Process) -> Run:
-        return Run(self._host, place, process, self._group, self._meters)
+    def _ready(self, place: Cell, process: Process) -> ProgramRun:
+        return ProgramRun(self._host, place, process, self._group, self._meters)

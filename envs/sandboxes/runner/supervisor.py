@@ -20,11 +20,11 @@ from typing import NoReturn
 
 from . import cgroups, probe, watching, wire
 from .cell import user_of
-from .cells import Message, Place, Waiter
-from .cgroups import Cgroups, Group
-from .connections import Connection
+from .cells import Cell, CellMessage, Waiter
+from .cgroups import Cgroup, Cgroups
+from .connections import ClientConnection
 from .runs import LOOK_SECONDS, Failure
-from .sessions import Session
+from .sessions import RunnerSession
 from .syscalls import PR_SET_DUMPABLE, Unavailable, prctl
 from .zygotes import Zygote
 
@@ -40,7 +40,7 @@ _PRIORITY = -10
 class Supervisor:
     """Watches descriptors, wakes connections, owns zygotes, slots and groups."""
 
-    def __init__(self, settings: Message) -> None:
+    def __init__(self, settings: CellMessage) -> None:
         self._settings = settings
         self.mode: str = settings["mode"]
         self.namespaces = self.mode in ("root", "user")
@@ -52,16 +52,16 @@ class Supervisor:
         self._poll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._zygotes: dict[str, Zygote] = {}
-        self._woken: dict[Connection, None] = {}
-        self._waiting: set[Connection] = set()
+        self._woken: dict[ClientConnection, None] = {}
+        self._waiting: set[ClientConnection] = set()
         self._alarm = float("inf")
         """Nobody's deadline is earlier."""
-        self.connections: set[Connection] = set()
-        self.sessions: dict[int, Session] = {}
+        self.connections: set[ClientConnection] = set()
+        self.sessions: dict[int, RunnerSession] = {}
         self._slots: list[int] = []
         self._slots_used = self._count = 0
-        self._graves: list[Group] = []
-        self._computing: dict[Session, None] = {}
+        self._graves: list[Cgroup] = []
+        self._computing: dict[RunnerSession, None] = {}
         """Sessions of which something may go on between runs, the one that was looked at last at the end."""
         self._look_at = float("inf")
         self._most_descriptors = _raise_descriptors()
@@ -119,11 +119,11 @@ class Supervisor:
         """Be called as well when there is room to write."""
         self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
 
-    def wake(self, connection: Connection) -> None:
+    def wake(self, connection: ClientConnection) -> None:
         if connection in self._waiting:
             self._woken[connection] = None
 
-    def wait(self, connection: Connection, deadline: float | None) -> None:
+    def wait(self, connection: ClientConnection, deadline: float | None) -> None:
         """Wake it when something it waits for has changed, and at the deadline; None: it waits no more."""
         if deadline is None:
             self._waiting.discard(connection)
@@ -143,17 +143,17 @@ class Supervisor:
             zygote = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
         return zygote
 
-    def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place:
+    def place(self, zygote: Zygote, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> Cell:
         self._count += 1
         if not self._slots:
             self._slots.append(self._slots_used)
             self._slots_used += 1
         slot = self._slots.pop()
-        place = Place(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
+        place = Cell(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
         zygote.fork(place, group)
         return place
 
-    def gone(self, place: Place) -> None:
+    def gone(self, place: Cell) -> None:
         """A place is dead: its slot is free."""
         self._slots.append(place.slot)
         place.close()
@@ -161,20 +161,20 @@ class Supervisor:
             # Without a pid namespace something may be left running. One session is served at a time then.
             watching.end_all_but({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
 
-    def group(self, limits: Message) -> Group | None:
+    def group(self, limits: CellMessage) -> Cgroup | None:
         self._check_room()
         if self.cgroups is None:
             return self._around
         self._count += 1
         return self.cgroups.take(str(self._count), limits)
 
-    def enrol(self, session: Session) -> int:
+    def enrol(self, session: RunnerSession) -> int:
         """A number for a session, by which it can be forked."""
         self._count += 1
         self.sessions[self._count] = session
         return self._count
 
-    def bury(self, group: Group | None, over: bool) -> None:
+    def bury(self, group: Cgroup | None, over: bool) -> None:
         """Release the cgroup of a session: keep it for reuse if it is empty, otherwise remove it when its last process
         ends."""
         if group is None or (over and self.cgroups is not None and self.cgroups.keep(group)):
@@ -182,7 +182,7 @@ class Supervisor:
         if not group.remove(0):
             self._graves.append(group)
 
-    def look_after(self, session: Session) -> None:
+    def look_after(self, session: RunnerSession) -> None:
         """See that what is left of a run does not compute for ever. In a container the engine's bound must do."""
         if self.namespaces:
             self._computing.setdefault(session)
@@ -225,7 +225,7 @@ class Supervisor:
     def connect(self, reading: int, writing: int) -> None:
         """One client's stream: a socket, or two pipes."""
         os.set_blocking(reading, False)
-        self.connections.add(Connection(self, reading, writing, self._settings["preload_wanted"]))
+        self.connections.add(ClientConnection(self, reading, writing, self._settings["preload_wanted"]))
 
     def stop(self) -> None:
         self.over = True
@@ -266,7 +266,7 @@ def _raise_descriptors() -> int:
 
 def main() -> NoReturn:
     """Read the settings, tell what is enforced, serve. Without a control socket one client is served over 0 and 1."""
-    settings: Message = json.loads(sys.argv[2])
+    settings: CellMessage = json.loads(sys.argv[2])
     control: int | None = settings.pop("control", None)
     with contextlib.suppress(OSError):
         prctl(PR_SET_DUMPABLE, 0)

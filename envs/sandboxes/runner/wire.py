@@ -23,7 +23,7 @@ LIMITED = ("", "seconds", "cpu_seconds", "memory", "processes", "scratch", "outp
 """Names of limits, by the number in a result."""
 
 Header = dict[str, Any]
-Head = Header | bytes
+FrameHead = Header | bytes
 """Bytes: one of the fixed layouts."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
@@ -33,14 +33,14 @@ class FrameError(Exception):
     """What came is no frame: the other side is not ours, or it is broken."""
 
 
-def pack(head: Head, *body: bytes | bytearray | memoryview) -> bytes:
+def pack(head: FrameHead, *body: bytes | bytearray | memoryview) -> bytes:
     """One frame."""
     if not isinstance(head, bytes):
         head = _encode(head).encode()
     return b"".join((LENGTHS.pack(len(head), sum(map(len, body))), head, *body))
 
 
-class Reader:
+class FrameReader:
     """Puts frames together from whatever pieces a stream gives."""
 
     def __init__(self, body_bytes: int) -> None:
@@ -58,7 +58,7 @@ class Reader:
         """No part of a frame is waiting."""
         return not self._data
 
-    def take(self) -> tuple[Head, bytes] | None:
+    def take(self) -> tuple[FrameHead, bytes] | None:
         """The next whole frame, or None while more is to come."""
         data = self._data
         if not self._end:

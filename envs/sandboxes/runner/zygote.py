@@ -32,20 +32,20 @@ _PR_SET_CHILD_SUBREAPER = 36
 _M_ARENA_MAX, _ARENAS = -8, 2
 """GNU's malloc reserves 64 MiB of address space for each of so many threads: a few would use up a session's."""
 
-Message = dict[str, Any]
+ForkMessage = dict[str, Any]
 
 
-def send(channel: socket.socket, message: Message, *descriptors: int) -> None:
+def send(channel: socket.socket, message: ForkMessage, *descriptors: int) -> None:
     socket.send_fds(channel, [json.dumps(message).encode()], descriptors)
 
 
-def receive(channel: socket.socket) -> tuple[Message | None, list[int]]:
+def receive(channel: socket.socket) -> tuple[ForkMessage | None, list[int]]:
     """A message and its descriptors; None at the end."""
     data, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, _MOST_DESCRIPTORS)
     return (json.loads(data) if data else None), descriptors
 
 
-def told(status: int, usage: Any = None) -> Message:
+def told(status: int, usage: Any = None) -> ForkMessage:
     """How a process ended, and what the kernel measured of it, if it did."""
     cpu, rss = (usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024) if usage else (0.0, 0)
     return {"status": status, "cpu": cpu, "rss": rss}
@@ -75,7 +75,7 @@ def main() -> NoReturn:
     _serve(channel, settings)
 
 
-def _serve(channel: socket.socket, settings: Message) -> NoReturn:
+def _serve(channel: socket.socket, settings: ForkMessage) -> NoReturn:
     poll = select.epoll()
     poll.register(channel, select.EPOLLIN)
     born: dict[int, tuple[int, int]] = {}  # pidfd: (the place it is, pid)
@@ -107,7 +107,7 @@ def _serve(channel: socket.socket, settings: Message) -> NoReturn:
                 os.close(item)
 
 
-def _become(order: Message, descriptors: list[int], settings: Message) -> NoReturn:
+def _become(order: ForkMessage, descriptors: list[int], settings: ForkMessage) -> NoReturn:
     """Run the ordered cell in the child process. This never returns, whatever happens."""
     channel = socket.socket(fileno=descriptors[0])
     try:
@@ -126,7 +126,9 @@ def _become(order: Message, descriptors: list[int], settings: Message) -> NoRetu
     _run(channel, order, descriptors[1:], settings)
 
 
-def _run(channel: socket.socket, order: Message, joining: list[int], settings: Message, area: str = "") -> NoReturn:
+def _run(
+    channel: socket.socket, order: ForkMessage, joining: list[int], settings: ForkMessage, area: str = ""
+) -> NoReturn:
     """Give up what is left, and be a console: in the session's working folder, or in that of a branch."""
     try:
         cgroups.join(joining)
@@ -152,7 +154,7 @@ def _refuse(channel: socket.socket, error: Exception) -> NoReturn:
 class _Init:
     """PID 1 of a session that stays. It is told to spawn and to adopt, and tells of deaths; it sees no program."""
 
-    def __init__(self, channel: socket.socket, order: Message, settings: Message) -> None:
+    def __init__(self, channel: socket.socket, order: ForkMessage, settings: ForkMessage) -> None:
         self._channel, self._order, self._settings = channel, order, settings
         self._children: set[int] = set()
 
@@ -201,7 +203,7 @@ class _Init:
         for item in descriptors:
             os.close(item)
 
-    def _spawned(self, order: Message, descriptors: list[int]) -> NoReturn:
+    def _spawned(self, order: ForkMessage, descriptors: list[int]) -> NoReturn:
         channel = socket.socket(fileno=descriptors[0])
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):

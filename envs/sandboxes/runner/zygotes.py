@@ -8,8 +8,8 @@ import sys
 from collections import deque
 
 from . import zygote as child
-from .cells import Host, Message, Place
-from .cgroups import Group
+from .cells import Cell, CellMessage, Host
+from .cgroups import Cgroup
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -17,14 +17,14 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEX
 class Zygote:
     """A zygote's process and socket, and the places that were forked from it."""
 
-    def __init__(self, host: Host, settings: Message) -> None:
+    def __init__(self, host: Host, settings: CellMessage) -> None:
         self._host = host
         self.name: str = settings["preload"]
         self.ready = False
         self.failed = ""
 
-        self.places: dict[int, Place] = {}
-        self._orders: deque[tuple[Message, list[int]]] = deque()
+        self.places: dict[int, Cell] = {}
+        self._orders: deque[tuple[CellMessage, list[int]]] = deque()
         self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         script = os.path.dirname(os.path.abspath(__file__))
         # Not -I: it would not listen to the hash seed. Nothing else is in this environment.
@@ -40,7 +40,7 @@ class Zygote:
         self.channel.setblocking(False)
         host.watch(self.channel.fileno(), self._hear)
 
-    def fork(self, place: Place, group: Group | None) -> None:
+    def fork(self, place: Cell, group: Cgroup | None) -> None:
         """Order a place. While the zygote forks for others it may not be able to take one more order."""
         self.places[place.number] = place
         self._orders.append(place.ordered(group))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from palaestra.envs.browser.network import Refused, allow_list
+from palaestra.envs.browser.network import AddressRefused, allow_list
 from palaestra.envs.browser.network.addresses import MAX_LOOKUPS, host_of, is_public
 
 WEB = allow_list("public")
@@ -91,7 +91,7 @@ def reach(host: str, lookup=never, port: int = 80, allow=WEB, seconds: float = 5
 @example("example.org:80")
 @example("1" * 5000)
 def test_no_spelling_of_an_inner_address_is_public(host: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         WEB.addresses(host, 80, 5.0, never).send(None)  # Before it waits for anything.
 
 
@@ -104,7 +104,7 @@ def test_no_spelling_of_an_inner_address_is_public(host: str) -> None:
 @example(ip_address("3fff::1"))
 def test_a_public_name_that_leads_to_an_inner_address_is_refused_whatever_stands_beside_it(inner) -> None:
     for answers in ([str(inner)], ["93.184.216.34", str(inner)], [str(inner), "2606:4700::1"]):
-        with pytest.raises(Refused, match="not public"):
+        with pytest.raises(AddressRefused, match="not public"):
             reach("example.org", lambda name, found=answers: found)
 
 
@@ -112,7 +112,7 @@ def test_a_public_name_that_leads_to_an_inner_address_is_refused_whatever_stands
 def test_a_host_has_one_spelling_or_none(text: str) -> None:
     try:
         found = host_of(text)
-    except Refused:
+    except AddressRefused:
         return
     assert host_of(str(found)) == found
     if isinstance(found, str):

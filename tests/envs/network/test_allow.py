@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from palaestra.envs.browser.network import Refused, allow_list
+from palaestra.envs.browser.network import AddressRefused, allow_list
 from palaestra.errors import UsageError
 
 PUBLIC = ip_address("8.8.8.8")
@@ -14,7 +14,7 @@ PUBLIC = ip_address("8.8.8.8")
 def reached(allowed: str, host: str, port: int = 443, answer: str = "8.8.8.8") -> bool:
     try:
         asyncio.run(allow_list(allowed).addresses(host, port, 5.0, lambda name: [answer]))
-    except Refused:
+    except AddressRefused:
         return False
     return True
 
@@ -73,5 +73,7 @@ def test_what_is_no_entry_is_told_when_the_list_is_read(entry: str) -> None:
 
 def test_a_refusal_says_what_is_allowed_and_no_inner_address() -> None:
     allowed = allow_list("a.org, wiki.local=10.1.2.3")
-    with pytest.raises(Refused, match=r"evil\.org:80 may not be reached from here: allowed are a\.org, wiki\.local$"):
+    with pytest.raises(
+        AddressRefused, match=r"evil\.org:80 may not be reached from here: allowed are a\.org, wiki\.local$"
+    ):
         asyncio.run(allowed.addresses("evil.org", 80, 5.0, lambda name: 1 / 0))  # And is not looked up: names can tell.

@@ -7,7 +7,14 @@ import httpx
 import pytest
 from web_servers import client_tls, server_tls, serving
 
-from palaestra.envs.browser.network import FilteringProxy, ProxyLimits, Refused, Way, allow_list, checked_transport
+from palaestra.envs.browser.network import (
+    AddressRefused,
+    FilteringProxy,
+    ProxyLimits,
+    Way,
+    allow_list,
+    checked_transport,
+)
 from palaestra.envs.browser.network.addresses import system_lookup
 from palaestra.envs.browser.network.transport import MAX_CONNECTIONS
 
@@ -34,7 +41,7 @@ async def outcome(made, url):
     """The answer's text, or why there is none."""
     try:
         found = await made.get(url)
-    except (Refused, httpx.ProxyError):
+    except (AddressRefused, httpx.ProxyError):
         return "refused"
     except httpx.TransportError as error:
         return f"{type(error).__name__}: {error}"
@@ -111,7 +118,7 @@ def test_the_transport_refuses_other_schemes_and_names_of_users_and_asks_no_prox
         async with serving() as server:
             transport = checked_transport(allow_list(f"127.0.0.1:{server.port}"), tls=client_tls())
             for url in ("file:///etc/passwd", "ftp://127.0.0.1/", f"http://me:pass@127.0.0.1:{server.port}/"):
-                with pytest.raises(Refused):
+                with pytest.raises(AddressRefused):
                     await transport.handle_async_request(httpx.Request("GET", url))
             request = httpx.Request("GET", f"http://127.0.0.1:{server.port}/a?b", headers={"Host": "forged.org"})
             async with httpx.AsyncClient(transport=transport, trust_env=False) as made:

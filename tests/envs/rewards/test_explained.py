@@ -13,13 +13,13 @@ from palaestra.envs import ToolEnv
 from palaestra.envs.records.rescore import find_scorer
 from palaestra.envs.rewards.answer import MAX_SHOWN, reading
 from palaestra.envs.rewards.mathematics import rule
-from palaestra.envs.rewards.progressive import Progressive, Stage, valid_calls
+from palaestra.envs.rewards.progressive import RewardStage, StagedReward, valid_calls
 
 ID = "palaestra/TwoHop-v0"
 STAGED = (
-    Stage("valid", valid_calls, weight=0.2, threshold=0.9),
-    Stage("short", lambda attempt: float(len(attempt.answer or "") < 9), weight=0.2),
-    Stage("success", lambda attempt: float(attempt.answer == "x"), weight=0.6),
+    RewardStage("valid", valid_calls, weight=0.2, threshold=0.9),
+    RewardStage("short", lambda attempt: float(len(attempt.answer or "") < 9), weight=0.2),
+    RewardStage("success", lambda attempt: float(attempt.answer == "x"), weight=0.6),
 )
 
 
@@ -32,10 +32,10 @@ async def judged(attempt):
     return 1.0
 
 
-@pytest.mark.parametrize("stages", [STAGED, (STAGED[0], Stage("short", judged, weight=0.2), STAGED[2])])
+@pytest.mark.parametrize("stages", [STAGED, (STAGED[0], RewardStage("short", judged, weight=0.2), STAGED[2])])
 def test_stages_that_were_not_reached_are_told_apart_from_those_that_got_nothing(stages):
     class Staged(ToolEnv):
-        reward = Progressive(*stages)
+        reward = StagedReward(*stages)
 
     env = Staged()
     told = explained(env, attempt("x", good=7, bad=1))
@@ -45,7 +45,7 @@ def test_stages_that_were_not_reached_are_told_apart_from_those_that_got_nothing
 
 
 def test_a_stage_in_the_middle_that_is_not_cleared_is_named():
-    told = asyncio.run(Progressive(*STAGED).explain(attempt("much too long")))
+    told = asyncio.run(StagedReward(*STAGED).explain(attempt("much too long")))
     assert told == "not reached: success, since short is 0 and needs 1"
 
 

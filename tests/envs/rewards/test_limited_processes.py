@@ -66,7 +66,7 @@ def refuse():
 def test_what_takes_too_much_has_no_answer_and_the_next_has(asked, monkeypatch):
     assert asked("10", ENDLESS, "11") == ["x32", None, "x35"]
     asked.processes.close()
-    monkeypatch.setattr(limited_processes, "Child", refuse)
+    monkeypatch.setattr(limited_processes, "WorkerProcess", refuse)
     assert asked(ENDLESS) == [None], "an answer is kept, and so is that there is none"
 
 
@@ -91,6 +91,6 @@ def test_what_cannot_load_is_broken(asked):
 
 
 def test_what_cannot_start_is_broken(asked, monkeypatch):
-    monkeypatch.setattr(limited_processes, "Child", refuse)
+    monkeypatch.setattr(limited_processes, "WorkerProcess", refuse)
     with pytest.raises(Broken, match="no process could be started for Power"):
         asked("10")

@@ -218,7 +218,7 @@ def test_slow_answers_of_others_cost_a_quick_one_nothing_and_none_waits_for_long
     Pretended.over.clear()
     Pretended.slow.clear()
     for name in ("_light", "_others"):
-        monkeypatch.setattr(symbolic, name, LimitedProcesses(symbolic.Comparison, 2.0, 100))
+        monkeypatch.setattr(symbolic, name, LimitedProcesses(symbolic.SymbolicEqualityJob, 2.0, 100))
     monkeypatch.setattr(limited_processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(limited_processes, "_Worker", Pretended)
     quick, verdicts, alone = asyncio.run(all_of_them())
@@ -243,6 +243,6 @@ def test_processes_that_cannot_be_started_are_broken_and_not_a_wrong_answer(monk
         raise OSError("no process left")
 
     symbolic.close()
-    monkeypatch.setattr(limited_processes, "Child", refuse)
+    monkeypatch.setattr(limited_processes, "WorkerProcess", refuse)
     with pytest.raises(Broken, match="no process left"):
         asyncio.run(same("x+1", f"y+{random.random()}"))

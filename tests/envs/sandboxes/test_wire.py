@@ -12,7 +12,7 @@ from palaestra.envs.sandboxes.framed import checked, read_result
 from palaestra.envs.sandboxes.result import Limited
 from palaestra.envs.sandboxes.runner.output import Kept, Outputs
 from palaestra.envs.sandboxes.runner.preload import choose
-from palaestra.envs.sandboxes.runner.wire import HEAD_BYTES, LENGTHS, LIMITED, RESULT, FrameError, Reader, pack
+from palaestra.envs.sandboxes.runner.wire import HEAD_BYTES, LENGTHS, LIMITED, RESULT, FrameError, FrameReader, pack
 from palaestra.errors import Broken
 
 heads = some.dictionaries(some.text(), some.integers()) | some.binary().map(lambda rest: b"\0" + rest)
@@ -21,7 +21,7 @@ heads = some.dictionaries(some.text(), some.integers()) | some.binary().map(lamb
 @given(some.lists(some.tuples(heads, some.binary())), some.integers(1, 9))
 def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[tuple[dict | bytes, bytes]], cut: int):
     stream = b"".join(pack(header, body) for header, body in frames)
-    reader, found = Reader(2**20), []
+    reader, found = FrameReader(2**20), []
     for at in range(0, len(stream), cut):
         reader.feed(stream[at : at + cut])
         while (frame := reader.take()) is not None:
@@ -35,7 +35,7 @@ HEADS = [b"[]", b"", b"{x}", b"\xff\xff", b"[" * 100_000]
 
 @pytest.mark.parametrize("data", [*TOO_LONG, *(LENGTHS.pack(len(head), 0) + head for head in HEADS)])
 def test_what_is_no_frame_is_refused_before_it_is_kept(data: bytes) -> None:
-    reader = Reader(100)
+    reader = FrameReader(100)
     reader.feed(data)
     with pytest.raises(FrameError):
         reader.take()

@@ -194,7 +194,7 @@ def test_a_process_that_cannot_start_is_broken_and_not_wrong(monkeypatch):
         raise OSError("no more processes")
 
     reasoning_items._verifiers.close()
-    monkeypatch.setattr(limited_processes, "Child", refuse)
+    monkeypatch.setattr(limited_processes, "WorkerProcess", refuse)
     with pytest.raises(Broken, match="no process could be started"):
         credit("countdown", "1 + 2 + 3")
 

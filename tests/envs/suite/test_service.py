@@ -12,10 +12,10 @@ import pytest
 import palaestra
 from palaestra.envs import TextEnv
 from palaestra.envs.checks.cheats import crashing_calls
-from palaestra.envs.suite.service import Service
+from palaestra.envs.suite.service import ServiceEnv
 from palaestra.envs.suite.service_clerk import _DETAILS, _RULES, _ask, _call, _number, _wish, demonstrate
 from palaestra.envs.suite.service_requests import WORDS, draw_task
-from palaestra.envs.suite.service_world import Shop, changes, draw_world, perform
+from palaestra.envs.suite.service_world import ShopDatabase, changes, draw_world, perform
 from palaestra.errors import TaskFileError, ToolError, UsageError
 from palaestra.formats import hermes
 
@@ -69,7 +69,7 @@ def without_looking(how):
 
 @pytest.mark.parametrize("level", ["full", "small"])
 def test_the_policy_wins_and_laziness_does_not(level):
-    env = TextEnv(Service("train", level=level))
+    env = TextEnv(ServiceEnv("train", level=level))
     infos = [played(env, seed) for seed in range(60)]
     assert {info["parts"]["success"] for info in infos} == {1.0}
     assert {info["parts"]["rules_broken"] for info in infos} == {0.0}
@@ -83,10 +83,10 @@ def test_the_policy_wins_and_laziness_does_not(level):
 
 
 def test_what_a_rule_forbids_leaves_the_shop_as_it_was_but_for_the_note_and_doing_it_is_no_success():
-    env, refused = TextEnv(Service("train")), 0
+    env, refused = TextEnv(ServiceEnv("train")), 0
     for seed in range(40):
         task = played(env, seed)["attempt"].task
-        shop = Shop(draw_world(task.data["world"]))
+        shop = ShopDatabase(draw_world(task.data["world"]))
         for name, arguments in task.data["actions"]:
             before = changes(task.data["world"], shop.database).keys()
             perform(shop, name, arguments)
@@ -102,7 +102,7 @@ def test_what_a_rule_forbids_leaves_the_shop_as_it_was_but_for_the_note_and_doin
 def test_tasks_of_both_splits_share_no_prompt_and_hold_every_kind_of_customer():
     prompts, kinds = {}, Counter()
     for split in ("train", "eval"):
-        tasks = TextEnv(Service(split)).tasks[:60]
+        tasks = TextEnv(ServiceEnv(split)).tasks[:60]
         prompts[split] = {task.prompt for task in tasks}
         for task in tasks:
             wishes = task.data["wishes"]
@@ -116,7 +116,7 @@ def test_tasks_of_both_splits_share_no_prompt_and_hold_every_kind_of_customer():
 
 
 def test_a_record_alone_gives_the_same_reward_in_another_process():
-    env = TextEnv(Service("eval"))
+    env = TextEnv(ServiceEnv("eval"))
     found = [played(env, seed, agent) for seed in range(4) for agent in (demonstrate, without_looking("grant"))]
     kept = [{"data": dict(info["attempt"].task.data), "final": dict(info["attempt"].final)} for info in found]
     program = (
@@ -133,7 +133,7 @@ def test_a_record_alone_gives_the_same_reward_in_another_process():
 
 
 def test_hostile_arguments_are_told_and_change_nothing(caplog):
-    env = TextEnv(Service("eval"))
+    env = TextEnv(ServiceEnv("eval"))
     info = env.reset(seed=0)[1]
     calls = 0
     for schema in json.loads(info["tools"]):
@@ -150,7 +150,7 @@ def test_hostile_arguments_are_told_and_change_nothing(caplog):
 
 
 def test_a_turn_taken_back_leaves_no_trace_and_branches_go_their_own_ways():
-    env = TextEnv(Service("eval"))
+    env = TextEnv(ServiceEnv("eval"))
     for seed in range(6):
         messages = list(env.reset(seed=seed)[1]["messages"])
         order = messages[-1]["content"]
@@ -170,7 +170,7 @@ def test_a_turn_taken_back_leaves_no_trace_and_branches_go_their_own_ways():
 def test_operations_that_cannot_be_done_change_nothing_and_money_goes_where_it_belongs():
     world = draw_world(3)
     for number, order in world["orders"].items():
-        shop, item = Shop(draw_world(3)), next(iter(order["items"]))
+        shop, item = ShopDatabase(draw_world(3)), next(iter(order["items"]))
         for name, given in (
             ("return_item", {"item": "golden lamp", "refund_to": "card"}),
             ("exchange_item", {"old_item": item, "new_item": item}),
@@ -192,15 +192,15 @@ def test_operations_that_cannot_be_done_change_nothing_and_money_goes_where_it_b
 
 def test_tasks_come_from_a_file_of_our_columns_or_of_tau_benchs_and_bad_rows_are_named(saved):
     own = draw_task(np.random.default_rng(1), "full")
-    env = TextEnv(Service(tasks=saved({"prompt": own.prompt, **own.data})))
+    env = TextEnv(ServiceEnv(tasks=saved({"prompt": own.prompt, **own.data})))
     assert played(env, 0)["parts"]["success"] == 1.0
     number = next(iter(draw_world(5)["orders"]))
     right = {"name": "cancel_order", "arguments": {"order": int(number)}}
     row = {"instruction": f"You want to cancel order {number}.", "world": 5, "actions": [{"name": "get_order"}, right]}
     server = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
     with pytest.raises(UsageError, match="a script cannot read them"):
-        TextEnv(Service("all", tasks=saved(row))).reset(seed=0)
-    env = TextEnv(Service("all", tasks=saved(row), user=server))
+        TextEnv(ServiceEnv("all", tasks=saved(row))).reset(seed=0)
+    env = TextEnv(ServiceEnv("all", tasks=saved(row), user=server))
     env.reset(seed=0)
     env.step(env.call("cancel_order", order=int(number)))
     *_, info = env.step("Done.")
@@ -215,7 +215,7 @@ def test_tasks_come_from_a_file_of_our_columns_or_of_tau_benchs_and_bad_rows_are
         ({"prompt": own.prompt, **own.data, "wishes": [{"kind": "steal"}]}, "cannot be played"),
     ):
         with pytest.raises(TaskFileError, match=said):
-            TextEnv(Service("all", tasks=saved(bad), user=server)).reset(seed=0)
+            TextEnv(ServiceEnv("all", tasks=saved(bad), user=server)).reset(seed=0)
 
 
 def test_settings_that_cannot_be_are_refused():
@@ -227,4 +227,4 @@ def test_settings_that_cannot_be_are_refused():
         ({"user": {"base_url": "ftp://there", "model": "m"}}, "base_url"),
     ):
         with pytest.raises(palaestra.PalaestraError, match=said):
-            Service(**options)
+            ServiceEnv(**options)

@@ -9,7 +9,7 @@ import pytest
 from fake_server import FakeServer, error, nobody, replying, said
 
 from palaestra.envs import TextEnv
-from palaestra.envs.suite.service import Service
+from palaestra.envs.suite.service import ServiceEnv
 from palaestra.envs.suite.service_customers import CUSTOMERS, MAX_CHARS, MAX_QUESTIONS, answer
 from palaestra.envs.suite.service_requests import draw_task, instruction_of
 
@@ -68,7 +68,7 @@ def test_she_changes_her_mind_once_when_she_is_to_confirm():
 
 
 def test_she_hangs_up_and_an_empty_message_is_refused():
-    env = TextEnv(Service("eval"))
+    env = TextEnv(ServiceEnv("eval"))
     env.reset(seed=0)
     assert "is empty" in env.step(env.call("ask_customer", message=" "))[0]
     for number in range(MAX_QUESTIONS):
@@ -78,7 +78,7 @@ def test_she_hangs_up_and_an_empty_message_is_refused():
 
 def served(server, **options):
     url = server if isinstance(server, str) else server.url
-    return TextEnv(Service("eval", user={"base_url": url, "model": "m", "patience": 0.2, **options}))
+    return TextEnv(ServiceEnv("eval", user={"base_url": url, "model": "m", "patience": 0.2, **options}))
 
 
 def test_a_served_customer_knows_her_wishes_hears_the_clerk_and_is_only_observed():

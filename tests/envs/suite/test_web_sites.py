@@ -9,7 +9,7 @@ import pytest
 from palaestra.envs.browser.site import SiteRequest
 from palaestra.envs.suite.web_nav_world import LIST_PAGES, LISTS, Institute
 from palaestra.envs.suite.web_shop_goods import draw_catalogue
-from palaestra.envs.suite.web_shop_site import COOKIE, FIRST_ORDER, MAX_LINES, Shop
+from palaestra.envs.suite.web_shop_site import COOKIE, FIRST_ORDER, MAX_LINES, ShopSite
 
 ADDRESS = {"name": "Bado Kemu", "street": "Tila 12", "city": "Momu"}
 
@@ -92,7 +92,7 @@ class Customer:
 
 @pytest.fixture
 def shop():
-    return Shop(draw_catalogue(3))
+    return ShopSite(draw_catalogue(3))
 
 
 def some(shop):

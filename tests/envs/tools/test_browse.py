@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from palaestra.endpoint import EndpointConfig
 from palaestra.envs.browser.site import Pages
 from palaestra.envs.core.window import window_end
-from palaestra.envs.running.work import Mode
+from palaestra.envs.running.work import WorkMode
 from palaestra.envs.tools.browse import Browse, quoted, relevant
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError, UsageError
@@ -82,7 +82,7 @@ def test_without_a_model_the_window_with_the_words_of_the_question_is_shown_in_p
         window_tokens = 200
 
     kit = Window()
-    assert {tool.mode for tool in kit.tools.values()} == {Mode.INLINE}
+    assert {tool.mode for tool in kit.tools.values()} == {WorkMode.INLINE}
     shown = browse(kit, "http://ships.test/long")
     assert "The Bea was sold in 1931" in shown and re.search(r"lines \d+-\d+ of \d+", shown) and len(shown) < 1200
     assert browse(kit).startswith("Ships\nhttp://ships.test/\n")

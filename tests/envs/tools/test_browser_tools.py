@@ -10,7 +10,7 @@ from palaestra.envs.browser.network import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Pages, SiteResponse
 from palaestra.envs.core.calls import _at_once
-from palaestra.envs.running.work import Mode
+from palaestra.envs.running.work import WorkMode
 from palaestra.envs.tools.browser import ReadingBrowser, WebBrowser, in_browser
 from palaestra.errors import Broken, ToolError, UsageError
 
@@ -91,9 +91,9 @@ def test_branches_of_an_episode_share_no_site_and_no_tab():
 
 
 def test_what_never_waits_runs_in_place_and_what_may_wait_on_a_loop():
-    assert {one.mode for one in CartBrowser().tools.values()} == {Mode.INLINE}
+    assert {one.mode for one in CartBrowser().tools.values()} == {WorkMode.INLINE}
     waits = CartBrowser({"backend": "text", "allow": ["example.org"]})
-    assert {one.mode for one in waits.tools.values()} == {Mode.ASYNC}
+    assert {one.mode for one in waits.tools.values()} == {WorkMode.ASYNC}
     assert {one.timeout for one in waits.tools.values()} == {120.0}, "a slow page must not end an episode BROKEN"
 
 

@@ -20,18 +20,18 @@ from viewer_records import record
 from palaestra.errors import UsageError
 from palaestra.record import write
 from palaestra.trainers.viewer import server
-from palaestra.trainers.viewer.server import Viewer
+from palaestra.trainers.viewer.server import ViewerServer
 
 Make = Callable[..., Path]
 SECONDS = 60.0
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Path], Viewer]]:
-    running: list[tuple[Viewer, threading.Thread]] = []
+def serve() -> Iterator[Callable[[Path], ViewerServer]]:
+    running: list[tuple[ViewerServer, threading.Thread]] = []
 
-    def start(path: Path) -> Viewer:
-        viewer = Viewer([path])
+    def start(path: Path) -> ViewerServer:
+        viewer = ViewerServer([path])
         thread = threading.Thread(target=viewer.run)
         thread.start()
         running.append((viewer, thread))
@@ -44,7 +44,7 @@ def serve() -> Iterator[Callable[[Path], Viewer]]:
         assert not thread.is_alive()
 
 
-def ask(viewer: Viewer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+def ask(viewer: ViewerServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     """One request, its path behind the secret word unless it begins with a slash."""
     connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=SECONDS)
     try:
@@ -56,7 +56,7 @@ def ask(viewer: Viewer, path: str, method: str = "GET", **headers: str) -> tuple
         connection.close()
 
 
-def state_with(viewer: Viewer, episodes: int) -> dict[str, Any]:
+def state_with(viewer: ViewerServer, episodes: int) -> dict[str, Any]:
     """The state as soon as it has so many episodes."""
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
@@ -67,7 +67,9 @@ def state_with(viewer: Viewer, episodes: int) -> dict[str, Any]:
     raise AssertionError(f"{len(state['episodes'])} episodes came, not {episodes}")
 
 
-def test_new_steps_appear_and_each_page_gets_what_it_lacks(make_run: Make, serve: Callable[[Path], Viewer]) -> None:
+def test_new_steps_appear_and_each_page_gets_what_it_lacks(
+    make_run: Make, serve: Callable[[Path], ViewerServer]
+) -> None:
     run = make_run(steps=1)
     viewer = serve(run)
     first = state_with(viewer, 8)
@@ -80,7 +82,7 @@ def test_new_steps_appear_and_each_page_gets_what_it_lacks(make_run: Make, serve
     assert later["live"] is True
 
 
-def test_a_run_that_began_anew_is_read_anew(make_run: Make, serve: Callable[[Path], Viewer]) -> None:
+def test_a_run_that_began_anew_is_read_anew(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
     run = make_run(steps=1)
     viewer = serve(run)
     old = state_with(viewer, 8)["generation"]
@@ -93,7 +95,7 @@ def test_a_run_that_began_anew_is_read_anew(make_run: Make, serve: Callable[[Pat
 
 
 def test_an_episode_is_read_from_its_file_and_found_by_its_text(
-    make_run: Make, serve: Callable[[Path], Viewer]
+    make_run: Make, serve: Callable[[Path], ViewerServer]
 ) -> None:
     viewer = serve(make_run(steps=1))
     generation = state_with(viewer, 8)["generation"]
@@ -109,9 +111,9 @@ def test_an_episode_is_read_from_its_file_and_found_by_its_text(
     assert (found, at) == ([4, 5, 6, 7], 8)
 
 
-def test_a_file_that_changed_under_an_episode_is_said(make_run: Make, serve: Callable[[Path], Viewer]) -> None:
+def test_a_file_that_changed_under_an_episode_is_said(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
     run = make_run(steps=1)
-    viewer = Viewer([run])
+    viewer = ViewerServer([run])
     collection, generation = viewer._reading
     list(collection.news())
     (run / "episodes" / "step-000001.jsonl").write_bytes(b"x" * 100_000)
@@ -123,7 +125,9 @@ def test_a_file_that_changed_under_an_episode_is_said(make_run: Make, serve: Cal
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1.evil.example", "localhost:1", "", "[::1]"]
 )
-def test_a_request_under_another_name_gets_nothing(make_run: Make, serve: Callable[[Path], Viewer], host: str) -> None:
+def test_a_request_under_another_name_gets_nothing(
+    make_run: Make, serve: Callable[[Path], ViewerServer], host: str
+) -> None:
     viewer = serve(make_run(steps=1))
     status, _, body = ask(viewer, "", Host=host)
     assert status == 421
@@ -138,7 +142,7 @@ def test_a_request_under_another_name_gets_nothing(make_run: Make, serve: Callab
         "episode/../0", "config.json",
     ],
 )  # fmt: skip
-def test_no_path_but_its_own_leads_anywhere(make_run: Make, serve: Callable[[Path], Viewer], path: str) -> None:
+def test_no_path_but_its_own_leads_anywhere(make_run: Make, serve: Callable[[Path], ViewerServer], path: str) -> None:
     viewer = serve(make_run(steps=1))
     state_with(viewer, 8)
     with socket.create_connection(("127.0.0.1", viewer.port), SECONDS) as raw:
@@ -149,7 +153,7 @@ def test_no_path_but_its_own_leads_anywhere(make_run: Make, serve: Callable[[Pat
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "<b>"])
-def test_only_get_is_answered(make_run: Make, serve: Callable[[Path], Viewer], method: str) -> None:
+def test_only_get_is_answered(make_run: Make, serve: Callable[[Path], ViewerServer], method: str) -> None:
     viewer = serve(make_run(steps=1))
     status, headers, body = ask(viewer, "", method)
     assert status == 405
@@ -157,7 +161,7 @@ def test_only_get_is_answered(make_run: Make, serve: Callable[[Path], Viewer], m
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_every_answer_carries_the_policy(make_run: Make, serve: Callable[[Path], Viewer]) -> None:
+def test_every_answer_carries_the_policy(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
     viewer = serve(make_run(steps=1))
     for path in ("", "state", "nothing", "/"):
         _, headers, _ = ask(viewer, path)
@@ -169,17 +173,17 @@ def test_every_answer_carries_the_policy(make_run: Make, serve: Callable[[Path],
         assert "Python" not in headers["Server"]
 
 
-def test_it_listens_on_this_machine_alone(make_run: Make, serve: Callable[[Path], Viewer]) -> None:
+def test_it_listens_on_this_machine_alone(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
     viewer = serve(make_run(steps=1))
     assert viewer._server.socket.getsockname()[0] == "127.0.0.1"
     assert len(viewer.word) >= 20
-    other = Viewer(viewer.paths)
+    other = ViewerServer(viewer.paths)
     other._server.server_close()
     assert viewer.word != other.word
 
 
 def test_a_slow_client_is_cut_off_and_blocks_nobody(
-    make_run: Make, serve: Callable[[Path], Viewer], monkeypatch: pytest.MonkeyPatch
+    make_run: Make, serve: Callable[[Path], ViewerServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS", 10 * SECONDS)
     monkeypatch.setattr(server._Handler, "timeout", 10 * SECONDS)
@@ -216,7 +220,7 @@ def test_a_slow_client_is_cut_off_and_blocks_nobody(
 
 
 def test_more_connections_than_anyone_needs_are_refused_until_some_end(
-    make_run: Make, serve: Callable[[Path], Viewer], monkeypatch: pytest.MonkeyPatch
+    make_run: Make, serve: Callable[[Path], ViewerServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
     monkeypatch.setattr(server, "REQUEST_SECONDS", 10 * SECONDS)  # Nobody is cut off for being slow here.
@@ -239,7 +243,7 @@ def test_more_connections_than_anyone_needs_are_refused_until_some_end(
 def test_a_port_that_is_taken_is_explained(make_run: Make) -> None:
     run = make_run(steps=1)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match=r"port \d+ cannot be used"):
-        Viewer([run], port=taken.getsockname()[1])
+        ViewerServer([run], port=taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
