@@ -24,10 +24,10 @@ from peers.findings import Report, target
 import palaestra
 from palaestra.agents.local_model import EngineMaker, export, load
 from palaestra.episode import Ending, Event, Start
-from palaestra.trainers.cold_start import raise_tiny
-from palaestra.trainers.config import tiny_config
+from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.grpo import train_learner
-from palaestra.trainers.learner import Learner
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.setup.cold_start import raise_tiny
 
 ENV = "palaestra/TwoHop-v0"
 TARGET = 0.8

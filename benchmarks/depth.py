@@ -20,8 +20,8 @@ from peers.findings import Report
 
 import palaestra
 from palaestra.agents import TokenLimits
-from palaestra.trainers.cold_start import cold_start
-from palaestra.trainers.config import ColdStartConfig
+from palaestra.trainers.config.grpo_config import ColdStartConfig
+from palaestra.trainers.setup.cold_start import cold_start
 
 
 @dataclass(frozen=True)

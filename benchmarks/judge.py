@@ -26,12 +26,12 @@ from peers.findings import Report, target
 
 import palaestra
 from palaestra.agents.local_model import load
-from palaestra.trainers.config import tiny_config
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.config.recipes import find_recipe
 from palaestra.trainers.grpo import train_learner
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.reasoning import ReasoningReward
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.reward.reward_model import ReasoningReward
+from palaestra.trainers.samplers.uniform import Uniform
 
 TARGET = 1.15
 """Most that a step with a judge takes, by one without."""

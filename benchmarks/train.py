@@ -29,8 +29,8 @@ from peers.sides import Side, around, ratio
 from peers.training import WORDS, Case, Clock, build
 
 from palaestra.episode import TokenRow
-from palaestra.trainers.forward import micro_batches, token_logprobs
-from palaestra.trainers.packed import Packed, pack_rows
+from palaestra.trainers.learn.forward import micro_batches, token_logprobs
+from palaestra.trainers.learn.packing import Packed, pack_rows
 
 HERE = Path(__file__).resolve().parent
 CASES = {

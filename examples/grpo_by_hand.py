@@ -18,10 +18,10 @@ import palaestra
 from palaestra.agents import TokenLimits, play
 from palaestra.episode import Episode, Start
 from palaestra.trainers import tiny_config
-from palaestra.trainers.cold_start import raise_tiny
-from palaestra.trainers.forward import token_logprobs
+from palaestra.trainers.learn.forward import token_logprobs
+from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.losses.policy import Clip
-from palaestra.trainers.packed import pack
+from palaestra.trainers.setup.cold_start import raise_tiny
 
 ENV = "palaestra/TwoHop-v0"
 STEPS, GROUPS, MEMBERS, MINI_BATCHES = 50, 12, 8, 4

@@ -5,7 +5,7 @@
 
 The text before a weight is the name of an environment, and `Start.env` holds it. An option with that name before it,
 `calculator.digits=2`, is for one environment; an option without a name is for all. Left out: which group is of which
-environment (`trainers.sampling.draws`), and playing several at once (`envs.arena.mixed`).
+environment (`trainers.samplers.task_of_group`), and playing several at once (`envs.arena.mixed`).
 """
 
 import re

@@ -2,7 +2,7 @@
 
 A stage counts once those before it are cleared. The paper's constants are not public; docs/papers.md explains ours.
 Left out: how an environment declares its stages (`envs.rewards.progressive`), and their weights in training
-(`trainers.scoring.progressive`).
+(`trainers.reward.staged_shaping`).
 """
 
 from collections.abc import Sequence

@@ -20,10 +20,10 @@ from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.reasoning_items import DENIED
 from palaestra.registry import author_class, registered
-from palaestra.trainers.checked import PARTS
-from palaestra.trainers.config import grpo_config, tiny_config
-from palaestra.trainers.recipes import RECIPES, Recipe
-from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.config.grpo_config import grpo_config, tiny_config
+from palaestra.trainers.config.recipes import RECIPES, Recipe
+from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.validation import PARTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 HEAD = """\

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.progress import Progress
-from palaestra.trainers.recipes import Recipe, find_recipe
-from palaestra.trainers.run import Run
-from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.config.recipes import Recipe, find_recipe
+from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.progress import Progress
 
 if TYPE_CHECKING:
     from palaestra.trainers.training import train

@@ -15,17 +15,12 @@ from palaestra.episode import Episode
 from palaestra.mixture import read_mixture
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
-from palaestra.trainers.audit.advantages import advantage_findings, shape_findings
+from palaestra.trainers.audit.advantage_checks import advantage_findings, shape_findings
+from palaestra.trainers.audit.audit_findings import require
 from palaestra.trainers.audit.collapse import Collapse
-from palaestra.trainers.audit.findings import require
-from palaestra.trainers.audit.live import audited
 from palaestra.trainers.batch import Batch
-from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.interrupts import Interrupts
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.look import look
-from palaestra.trainers.losses.advantages import damped
-from palaestra.trainers.measuring import (
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.evaluation.during_training import (
     ends_early,
     evaluation_due,
     measure_after,
@@ -33,17 +28,22 @@ from palaestra.trainers.measuring import (
     measure_on_the_way,
     told_best,
 )
-from palaestra.trainers.metrics import batch_metrics, mixture_metrics
-from palaestra.trainers.open_learner import keep_model, open_learner
-from palaestra.trainers.opening import open_arena
-from palaestra.trainers.progress import OnProgress, Progress, ignore
-from palaestra.trainers.rollouts import Rollouts
-from palaestra.trainers.run import Run
+from palaestra.trainers.evaluation.metrics import batch_metrics, mixture_metrics, mixture_shares
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.online_audit import audited
+from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.update import update
+from palaestra.trainers.losses.group_advantages import damped
+from palaestra.trainers.rollout.rollouts import Rollouts
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.interrupts import Interrupts
+from palaestra.trainers.run.progress import OnProgress, Progress, ignore
+from palaestra.trainers.run.session import RunSession
+from palaestra.trainers.run.tracking import Trackers
 from palaestra.trainers.scale.ranks import noticing_loss
-from palaestra.trainers.session import RunSession
-from palaestra.trainers.synopsis import synopsis
-from palaestra.trainers.tracking import Trackers
-from palaestra.trainers.update import update
+from palaestra.trainers.setup.open_learner import keep_model, open_learner
+from palaestra.trainers.setup.open_run import open_arena
+from palaestra.trainers.setup.run_summary import synopsis
 
 _OF_A_RANK = ("num_tokens/sampled",)
 """Metrics that each rank has for its own episodes. All others describe the whole batch."""
@@ -124,7 +124,8 @@ def train(
         after = measure_after(run, learner)
         keep_model(run, learner)
         measured = {name: both.figures() for name, both in (("before", before), ("after", after)) if both is not None}
-        run.finish({**measured, **told_best(run), "curve": run.curve})
+        shares = {"mixture": mixture_shares(run.metrics)} if mixture else {}
+        run.finish({**measured, **told_best(run), "curve": run.curve, **shares})
         trackers.send()
 
 

@@ -18,20 +18,20 @@ from palaestra.agents.local_model import LocalModel, find_device, load, serve
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Episode, TokenRow
 from palaestra.errors import PalaestraError, UsageError
-from palaestra.trainers.checkpoint import open_saved, restore
-from palaestra.trainers.demonstrations import Demonstrations, demonstrations, in_format
-from palaestra.trainers.imitated_turns import as_thought, turns_that_worked
-from palaestra.trainers.imitation import Imitation
-from palaestra.trainers.interrupts import Interrupts
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.open_learner import keep_model, newest_checkpoint
-from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled, with_adapter
-from palaestra.trainers.progress import OnProgress, Progress, ignore
-from palaestra.trainers.run import Run
-from palaestra.trainers.session import RunSession
-from palaestra.trainers.sft_config import SFTConfig
-from palaestra.trainers.synopsis import synopsis
-from palaestra.trainers.tracking import Trackers
+from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.data.demonstrations import Demonstrations, demonstrations, in_format
+from palaestra.trainers.data.imitated_turns import as_thought, turns_that_worked
+from palaestra.trainers.learn.imitation import Imitation
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.run.checkpoint import open_saved, restore
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.interrupts import Interrupts
+from palaestra.trainers.run.progress import OnProgress, Progress, ignore
+from palaestra.trainers.run.session import RunSession
+from palaestra.trainers.run.tracking import Trackers
+from palaestra.trainers.setup.open_learner import keep_model, newest_checkpoint
+from palaestra.trainers.setup.open_run import as_opened, check_scale, compute_type, settled, with_adapter
+from palaestra.trainers.setup.run_summary import synopsis
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Generator
 
 from palaestra.agents.local_model import LocalModel
 from palaestra.trainers import grpo, sft
-from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.interrupts import Interrupts
-from palaestra.trainers.progress import OnProgress, Progress, ignore
-from palaestra.trainers.run import Run
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.interrupts import Interrupts
+from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 
 
 def train(

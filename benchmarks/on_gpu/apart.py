@@ -9,7 +9,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-_LOADED = ["torch", "transformers.models.qwen3.modeling_qwen3", "palaestra.trainers.grpo", "palaestra.trainers.opening"]
+_LOADED = [
+    "torch",
+    "transformers.models.qwen3.modeling_qwen3",
+    "palaestra.trainers.grpo",
+    "palaestra.trainers.setup.open_run",
+]
 
 
 class Failed(Exception):

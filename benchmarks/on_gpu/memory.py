@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from palaestra.trainers.memory import Part
+from palaestra.trainers.scale.memory_estimate import Part
 
 
 class Peak:

@@ -26,14 +26,14 @@ from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_tokenizer
 from palaestra.trainers.batch import Batch, Sample, Scored, Seen
-from palaestra.trainers.config import GRPOConfig, grpo_config
+from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config
+from palaestra.trainers.config.recipes import Recipe
 from palaestra.trainers.grpo import train_learner
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Successes
-from palaestra.trainers.recipes import Recipe
-from palaestra.trainers.scale.fit import Fitted, counted, fitted
-from palaestra.trainers.scale.room import room_of
-from palaestra.trainers.update import update
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.update import update
+from palaestra.trainers.losses.group_advantages import Successes
+from palaestra.trainers.scale.available_memory import room_of
+from palaestra.trainers.scale.fit_memory import Fitted, counted, fitted
 
 _SPARE = 128
 """Tokens a row by which the engine's cache may be larger than the row: it grows in steps."""
@@ -182,7 +182,9 @@ def whole_step(shape: Shape, device: torch.device) -> dict[str, Any]:
         wait_seconds=work.wait_seconds,
     )
     try:
-        with patch("palaestra.trainers.audit.live.turn_findings", return_value=()):  # No turn here ends with a stop.
+        with patch(
+            "palaestra.trainers.learn.online_audit.turn_findings", return_value=()
+        ):  # No turn here ends with a stop.
             steps = train_learner(Learner(local.agent, model, settings.config), arena)
             found = [step.metrics for step in steps][1:]
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 from peers.sides import Figures, Lost, Measured, Side
 
-from palaestra.trainers.provenance import versions
+from palaestra.trainers.run.versions import versions
 
 WIDTH = 200
 """Characters of a value that still stands on one line of JSON."""

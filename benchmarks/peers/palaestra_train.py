@@ -18,10 +18,10 @@ from palaestra import Attempt, Ending, Episode, Request, Start, Task, TokenRow
 from palaestra.agents import Agent
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.trainers.batch import Batch, Sample, Scored
-from palaestra.trainers.config import grpo_config
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.look import look
-from palaestra.trainers.update import update
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.update import update
 
 _rows = count()
 MICRO_BATCH_TOKENS = 4096

@@ -20,10 +20,10 @@ from palaestra.episode import Episode, Message, Status
 from palaestra.formats import ParsedCall, hermes
 from palaestra.protocols import Arena
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.recipes import Recipe
-from palaestra.trainers.sampling.refined import Refined, second_start
-from palaestra.trainers.scoring.awaited import JudgeResult
-from palaestra.trainers.scoring.reasoning import TERM, ReasoningJudge, ReasoningReward
+from palaestra.trainers.config.recipes import Recipe
+from palaestra.trainers.reward.async_scoring import JudgeResult
+from palaestra.trainers.reward.reward_model import TERM, ReasoningJudge, ReasoningReward
+from palaestra.trainers.samplers.reagent_u import Refined, second_start
 
 COUNT = 8
 """Attributes and code words."""

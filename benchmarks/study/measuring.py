@@ -12,9 +12,9 @@ from palaestra.agents import Agent, TokenLimits
 from palaestra.agents.local_model import LocalModel, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.episode import Episode, Status
-from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.progress import Progress
-from palaestra.trainers.second_attempts import attempts, critics
+from palaestra.trainers.evaluation.evaluate import evaluate
+from palaestra.trainers.evaluation.second_attempts import attempts, critics
+from palaestra.trainers.run.progress import Progress
 
 TASKS, SAMPLES = 96, 2
 

@@ -18,12 +18,12 @@ from start_models import opened
 
 from palaestra.errors import TrainingHalted
 from palaestra.trainers import GRPOConfig, tiny_config
-from palaestra.trainers.curation import curate
-from palaestra.trainers.evaluate import evaluate
+from palaestra.trainers.data.curation import curate
+from palaestra.trainers.evaluation.evaluate import evaluate
 from palaestra.trainers.grpo import train_learner
-from palaestra.trainers.learner import Learner
+from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.losses.policy import Clip, PolicyLoss
-from palaestra.trainers.opening import limits, open_arena, open_model
+from palaestra.trainers.setup.open_run import limits, open_arena, open_model
 
 LONG = 37
 """Tokens of a response from which the overlong penalty of its comparison counts."""

@@ -14,7 +14,7 @@ from parts import PARTS
 from results import Results
 from useful import table as useful_table
 
-from palaestra.trainers.intervals import student_quantile
+from palaestra.trainers.evaluation.intervals import student_quantile
 
 BEGIN, END = "<!-- tables of PART={}: written by make study -->", "<!-- end of the tables -->"
 PICTURES = {"algorithms": "pictures/study.png", "reagent": "pictures/study-reagent.png"}

@@ -25,10 +25,10 @@ from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Message
-from palaestra.trainers.cold_start import demonstrate
-from palaestra.trainers.imitation import Imitation
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.sft_config import tiny_sft_config
+from palaestra.trainers.config.sft_config import tiny_sft_config
+from palaestra.trainers.learn.imitation import Imitation
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.setup.cold_start import demonstrate
 
 MOST_TRIES = 4
 

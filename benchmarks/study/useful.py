@@ -13,11 +13,11 @@ import numpy as np
 
 from palaestra.episode import Attempt, Ending, Episode, Start, Task, TokenRow
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.sampling.dynamic import Dynamic
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.posterior import Posterior
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import VSPO
+from palaestra.trainers.samplers.dapo import Dynamic
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.posterior import Posterior
+from palaestra.trainers.samplers.uniform import Uniform
+from palaestra.trainers.samplers.vspo import VSPO
 
 TASKS, PROMPTS, MEMBERS = 96, 12, 8
 VISITS = (1, 2, 3, 5, 10)

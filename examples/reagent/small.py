@@ -24,7 +24,7 @@ from palaestra.episode import Episode, Message, Start
 from palaestra.judging.rule import by_rule
 from palaestra.record import Record, write
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.sampling.refined import second_start
+from palaestra.trainers.samplers.reagent_u import second_start
 
 ENV, PREFIX_TOKENS, VERDICT_TOKENS, SEED_OF_SECONDS = "palaestra/Calculator-v0", 160, 160, 1_000_000
 

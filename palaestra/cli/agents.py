@@ -99,7 +99,7 @@ def open_agent(
 def read_as(env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any) -> dict[str, Any]:
     """Return an environment's options for a model that is loaded here: its calls are read in the model's format."""
     from palaestra.agents.dialect import pinned
-    from palaestra.trainers.resume import trained_format
+    from palaestra.trainers.run.saved_config import trained_format
 
     pinned_options, message = pinned(env_id, environment, tokenizer, trained_format(model))
     if message:
@@ -114,8 +114,8 @@ def loads_here(options: AgentOptions) -> bool:
 
 def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int, int]:
     """Return the maximum tokens of a turn and a row: given, else as in the run that trained the model, else large."""
-    from palaestra.trainers.config import GRPOConfig
-    from palaestra.trainers.resume import read_config
+    from palaestra.trainers.config.grpo_config import GRPOConfig
+    from palaestra.trainers.run.saved_config import read_config
 
     trained: GRPOConfig | None = None
     for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():

@@ -15,7 +15,7 @@ from palaestra.envs.core.transcript import visible
 from palaestra.errors import UsageError
 
 if TYPE_CHECKING:
-    from palaestra.trainers.analysis import Analysis, SeedGroup, Spread
+    from palaestra.trainers.view import Analysis, SeedGroup, Spread
 
 _ROWS = {
     "held-out, before": "held-out/before",
@@ -77,8 +77,8 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, args=list(arguments), prog="palaestra analyse")
     if not options.paths:
         raise UsageError("name runs' folders, or files of episodes: palaestra analyse RUN")
-    from palaestra.trainers.analysis import analyse
-    from palaestra.trainers.analysis.plots import check_plot
+    from palaestra.trainers.view import analyse
+    from palaestra.trainers.view.plots import check_plot
 
     if options.plot is not None:
         check_plot(options.plot)
@@ -98,7 +98,7 @@ def show(found: "Analysis", console: Console, image: Path | None = None) -> None
     for group in found.groups:
         _show_disagreements(group, console)
     if image is not None:
-        from palaestra.trainers.analysis.plots import plot
+        from palaestra.trainers.view.plots import plot
 
         plot(image, found)
         show_line(console, f"curves: {image}")
@@ -106,7 +106,7 @@ def show(found: "Analysis", console: Console, image: Path | None = None) -> None
 
 def _show_disagreements(group: "SeedGroup", console: Console) -> None:
     """Print how often a judge's scores contradict the outcome, and list the first such cases."""
-    from palaestra.trainers.scoring.agreement import disagreements
+    from palaestra.trainers.reward.judge_agreement import disagreements
 
     if not group.judged:
         return

@@ -18,7 +18,7 @@ from palaestra.registry import is_game, require_loaded
 
 if TYPE_CHECKING:
     from palaestra.envs.records.rescore import Scorer
-    from palaestra.trainers.audit.offline import Ledger
+    from palaestra.trainers.run.offline_audit import Ledger
 
 _SHOWN = 10
 
@@ -41,8 +41,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _audit(options: Options, figures: dict[str, Any]) -> int:
-    from palaestra.trainers.audit.findings import CAUSES
-    from palaestra.trainers.audit.offline import audit_run
+    from palaestra.trainers.audit.audit_findings import CAUSES
+    from palaestra.trainers.run.offline_audit import audit_run
 
     console = Console()
     ledger = audit_run(options.run, partial(show_line, console), _reward_anew if options.rescore else None)

@@ -20,7 +20,7 @@ from palaestra.cli.stitching import Stitching
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.record import Record, write
 from palaestra.registry import load_author
-from palaestra.trainers.selection import SCORES, Score, Selection, select
+from palaestra.trainers.data.selection import SCORES, Score, Selection, select
 
 _COLUMNS = ("played", "BROKEN", "wrong", "duplicates", "beyond top k", "kept")
 

@@ -18,8 +18,8 @@ from palaestra.cli.rollouts import PlayedRollouts, RolloutOptions, run_rollouts
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
-from palaestra.trainers.curation import OUTCOMES, curate, histogram, shares
-from palaestra.trainers.sampling.curated import Curated
+from palaestra.trainers.data.curated import Curated
+from palaestra.trainers.data.curation import OUTCOMES, curate, histogram, shares
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,17 @@ from palaestra.cli.train import parse
 from palaestra.episode import Episode, Status
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.record import read
-from palaestra.trainers.cold_start import Pupil, raise_tiny
-from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.controls import CONTROLS, Background, Control
-from palaestra.trainers.evaluate import Both
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.evaluation.during_training import measure, recalled, told_best
+from palaestra.trainers.evaluation.evaluate import Both
+from palaestra.trainers.experiments.controls import CONTROLS, Background, Control
 from palaestra.trainers.grpo import train
-from palaestra.trainers.measuring import measure, recalled, told_best
-from palaestra.trainers.open_learner import keep_start, new_learner
-from palaestra.trainers.opening import check
-from palaestra.trainers.report import need_matplotlib, save_curve, transcript
-from palaestra.trainers.run import Run, fresh_folder
-from palaestra.trainers.trackers import require_trackers
+from palaestra.trainers.run.folder import Run, fresh_folder
+from palaestra.trainers.run.trackers import require_trackers
+from palaestra.trainers.setup.cold_start import Pupil, raise_tiny
+from palaestra.trainers.setup.open_learner import keep_start, new_learner
+from palaestra.trainers.setup.open_run import check
+from palaestra.trainers.view.report import need_matplotlib, save_curve, transcript
 
 _ABOUT = "Raise the tiny agent on a bad habit, train it with GRPO, and hold the result against two controls."
 _EXPLANATION = (

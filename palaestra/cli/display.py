@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 if TYPE_CHECKING:  # Every command prints; those that train alone need the settings of a run.
-    from palaestra.trainers.progress import OnProgress, Progress
+    from palaestra.trainers.run.progress import OnProgress, Progress
 
 _PLAIN_LINES = 10
 """How many lines a stage prints where there is no terminal."""

@@ -19,7 +19,7 @@ from palaestra.cli.finding import DoctorFinding, probe, say, show
 from palaestra.cli.output import Reported, reporting
 from palaestra.cli.train import parse
 from palaestra.errors import UsageError
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
 
 _MODEL_SECONDS = 300.0
 """How long reading a model may take; a tokenizer may have to come from the hub."""
@@ -102,7 +102,7 @@ def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any
     else:
         from palaestra.agents.local_model import find_device
         from palaestra.cli.model_check import model_findings
-        from palaestra.trainers.scale.room import gpu_room, room_of
+        from palaestra.trainers.scale.available_memory import gpu_room, room_of
 
         name, room = options.model, None
         if config is not None:

@@ -27,13 +27,13 @@ from palaestra.mixture import environment_of, read_mixture
 from palaestra.plain import from_pairs
 from palaestra.record import Record, to_line, write
 from palaestra.registry import is_game
-from palaestra.trainers.env_config import EnvId
+from palaestra.trainers.config.env_config import EnvId
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent, TokenLimits
-    from palaestra.trainers.evaluate import Report
-    from palaestra.trainers.scoring.awaited import Scoring
-    from palaestra.trainers.second_attempts import Attempts
+    from palaestra.trainers.evaluation.evaluate import Report
+    from palaestra.trainers.evaluation.second_attempts import Attempts
+    from palaestra.trainers.reward.async_scoring import Scoring
 
 SAMPLED, GREEDY = "sampled", "greedy"
 
@@ -189,7 +189,7 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
 @contextmanager
 def open_critic(options: Options, env_id: str) -> "Iterator[Scoring]":
     """Open the client of the critic, and close it at the end. Raise a UsageError if the critic is not reachable."""
-    from palaestra.trainers.scoring.reasoning import ReasoningReward, scoring
+    from palaestra.trainers.reward.reward_model import ReasoningReward, scoring
 
     if is_game(env_id):
         raise UsageError("--critic: a game has no second attempts, which are one agent's; measure it without")
@@ -203,8 +203,8 @@ def measure(
     name: str, table: EvalArena, options: Options, limits: "TokenLimits", critic: "Scoring | None" = None
 ) -> Measured:
     """Let an agent play its tasks, with a progress display, and return its reports and episodes."""
-    from palaestra.trainers.evaluate import Report, by_seat, evaluate
-    from palaestra.trainers.second_attempts import attempts
+    from palaestra.trainers.evaluation.evaluate import Report, by_seat, evaluate
+    from palaestra.trainers.evaluation.second_attempts import attempts
 
     measured = Measured(name, table.environment, table.seats)
     ways = {SAMPLED if options.temperature else GREEDY: (options.samples, options.temperature)}
@@ -256,7 +256,7 @@ def _compared(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return the comparison of the first agent with the second, by decoding; empty for a single agent."""
     if len(measured) < 2:
         return {}
-    from palaestra.trainers.evaluate import compare
+    from palaestra.trainers.evaluation.evaluate import compare
 
     first, second = measured
     return {way: compare(first.episodes[way], second.episodes[way]) for way in first.episodes}

@@ -29,7 +29,7 @@ from palaestra.judging.rule import by_rule
 from palaestra.judging.verdict import Verdict, written
 from palaestra.record import Record, write
 from palaestra.registry import arena
-from palaestra.trainers.durable import write_text
+from palaestra.trainers.run.atomic_files import write_text
 
 JUDGE = "palaestra/Judge-v0"
 _HELD_OUT = 5
@@ -134,7 +134,7 @@ def _ruled(record: Record) -> Verdict:
 
 def _asked(options: Options, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
     """A teacher's verdicts; an episode for which it gave none is told, and is asked for the next time."""
-    from palaestra.trainers.scoring.reasoning import ReasoningReward, scoring
+    from palaestra.trainers.reward.reward_model import ReasoningReward, scoring
 
     settings = ReasoningReward(options.teacher, options.teacher_model, read_chars=options.read_chars)
     found: dict[str, Verdict] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from palaestra.cli.finding import DoctorFinding, reason
 from palaestra.cli.libraries import BASIC_EXTRA, findable
-from palaestra.trainers.scale.room import amount, available_memory
+from palaestra.trainers.scale.available_memory import amount, available_memory
 
 _LOW_DISK = 2 * 2**30
 """A run of the tiny agent needs megabytes, one of a model of four billion parameters 16 GB."""

@@ -19,11 +19,11 @@ from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
 from palaestra.cli.finding import DoctorFinding, reason
 from palaestra.errors import UsageError
-from palaestra.trainers.attention import kernel_for
-from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.memory import Outline, outline
-from palaestra.trainers.scale.fit import counted, fits, fitted, refusal
-from palaestra.trainers.scale.room import Room, amount
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.learn.prefix_attention import kernel_for
+from palaestra.trainers.scale.available_memory import Room, amount
+from palaestra.trainers.scale.fit_memory import counted, fits, fitted, refusal
+from palaestra.trainers.scale.memory_estimate import Outline, outline
 
 
 def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[DoctorFinding]:

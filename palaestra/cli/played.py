@@ -16,8 +16,8 @@ from typing import Any
 from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
 from palaestra.record import Defect, Record, Recorder, from_line, scan
-from palaestra.trainers.durable import write_text
-from palaestra.trainers.resume import differences
+from palaestra.trainers.run.atomic_files import write_text
+from palaestra.trainers.run.saved_config import differences
 
 _SEED, _SAMPLE = 44, 32
 """Where the bits of the run's seed and of the sample's number begin in a Start's seed; the task's are below."""

@@ -21,9 +21,9 @@ from palaestra.envs.data.pool_files import PoolRow, read_pool_file, read_test_pr
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.reading import RecordReader
-from palaestra.trainers.curation import prompt_digest
-from palaestra.trainers.durable import write_text
-from palaestra.trainers.sampling.curated import Curated
+from palaestra.trainers.data.curated import Curated
+from palaestra.trainers.data.curation import prompt_digest
+from palaestra.trainers.run.atomic_files import write_text
 
 _SHOWN = 3
 _UNREADABLE = "unreadable"

@@ -10,9 +10,9 @@ from rich.console import Console
 from palaestra.cli.display import table
 from palaestra.cli.output import Reported, reporting
 from palaestra.errors import UsageError
-from palaestra.trainers.checked import PARTS, plain
-from palaestra.trainers.recipe_sources import apart, sourced
-from palaestra.trainers.recipes import RECIPES, Recipe, find_recipe
+from palaestra.trainers.config.recipe_sources import apart, sourced
+from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
+from palaestra.trainers.validation import PARTS, plain
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from palaestra.cli.display import table
-from palaestra.trainers.evaluate import Both, Report
-from palaestra.trainers.statistics import PairedDifference, powers_of_two
+from palaestra.trainers.evaluation.evaluate import Both, Report
+from palaestra.trainers.evaluation.statistics import PairedDifference, powers_of_two
 
 _ABSENT = "-"
 SUITE = "palaestra/"

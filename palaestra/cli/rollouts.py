@@ -30,10 +30,10 @@ from palaestra.errors import PalaestraError, TrainingHalted, UsageError
 from palaestra.plain import from_pairs
 from palaestra.record import Record
 from palaestra.registry import arena
-from palaestra.trainers.env_config import EnvId
-from palaestra.trainers.interrupts import Interrupted, Interrupts
-from palaestra.trainers.progress import OnProgress, Progress
-from palaestra.trainers.provenance import weights_of
+from palaestra.trainers.config.env_config import EnvId
+from palaestra.trainers.run.interrupts import Interrupted, Interrupts
+from palaestra.trainers.run.progress import OnProgress, Progress
+from palaestra.trainers.run.versions import weights_of
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent

@@ -17,10 +17,10 @@ from palaestra.cli.blame import blaming
 from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting
 from palaestra.errors import PalaestraError, UsageError
-from palaestra.trainers.checked import flat, plain
-from palaestra.trainers.interrupts import Interrupted, Interrupts
-from palaestra.trainers.run import Run
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.validation import flat, plain
 
 _HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again ends at once, without it\n"
 OptionsT = TypeVar("OptionsT")
@@ -106,8 +106,8 @@ def understood(default: OptionsT, arguments: Sequence[str], **more: Any) -> Opti
 
 def _way_on(command: str, record: Run) -> str:
     """One line: what is safe, and how to go on."""
-    from palaestra.trainers.checkpoint import last_step
-    from palaestra.trainers.resume import repeated
+    from palaestra.trainers.run.checkpoint import last_step
+    from palaestra.trainers.run.saved_config import repeated
 
     step = last_step(record.checkpoints)
     way = shlex.join(["palaestra", command, "--resume", str(record.folder), *repeated(record.config)])

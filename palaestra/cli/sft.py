@@ -16,11 +16,11 @@ from palaestra.cli.display import show_line
 from palaestra.cli.ids import AllowsCode, import_allowed
 from palaestra.cli.running import go_on, named_options, option_value, understood
 from palaestra.errors import UsageError
-from palaestra.trainers.resume import read_config, trusted
-from palaestra.trainers.run import Run, fresh_folder
+from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.run.folder import Run, fresh_folder
+from palaestra.trainers.run.saved_config import read_config, trusted
+from palaestra.trainers.run.trackers import require_trackers
 from palaestra.trainers.scale.ranks import require_alone
-from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
-from palaestra.trainers.trackers import require_trackers
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from palaestra.protocols import Arena
 from palaestra.reading import RecordReader
 from palaestra.record import Record
 from palaestra.registry import chosen_format, load_author
-from palaestra.trainers.provenance import digest_of
+from palaestra.trainers.run.versions import digest_of
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent

@@ -19,7 +19,7 @@ from palaestra.cli.output import reporting, require_writable
 from palaestra.cli.running import option_value
 from palaestra.cli.view import chosen_numbers
 from palaestra.errors import UsageError
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
 
 _ABOUT = "Train a grid of settings over seeds as ordinary runs, and print one table with 95 % intervals over seeds."
 _NOT_SWEPT = ("seed", "seeds", "run", "resume", "over", "json", "plot", "at-once")
@@ -58,10 +58,10 @@ def run(arguments: Sequence[str]) -> int:
     arms, seeds = _arms(options, arguments), sorted(chosen_numbers(options.seeds, "seeds") or ())
     env_id = options.config.env.env_id
     folder = options.run or Path("runs") / f"sweep-{env_id.split('/')[-1].lower()}"
-    from palaestra.trainers.analysis import analyse
-    from palaestra.trainers.analysis.plots import check_plot
-    from palaestra.trainers.interrupts import Interrupted, Interrupts
-    from palaestra.trainers.sweep import planned, sweep
+    from palaestra.trainers.experiments.sweep import planned, sweep
+    from palaestra.trainers.run.interrupts import Interrupted, Interrupts
+    from palaestra.trainers.view import analyse
+    from palaestra.trainers.view.plots import check_plot
 
     if options.plot is not None:
         check_plot(options.plot)

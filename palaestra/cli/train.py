@@ -15,11 +15,11 @@ from palaestra.cli.ids import AllowsCode, import_allowed, resolve_all
 from palaestra.cli.running import go_on, named_options, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
-from palaestra.trainers.checked import PARTS, part
-from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.recipes import RECIPES, Recipe, find_recipe
-from palaestra.trainers.resume import read_config, trusted
-from palaestra.trainers.run import Run, fresh_folder
+from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
+from palaestra.trainers.run.folder import Run, fresh_folder
+from palaestra.trainers.run.saved_config import read_config, trusted
+from palaestra.trainers.validation import PARTS, part
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def run(arguments: Sequence[str]) -> int:
     options, console = parse(arguments, "palaestra train"), Console()
     # Only now: they import torch, and `--help` needs none.
     from palaestra.cli.results import result_table, shares_table
-    from palaestra.trainers.measuring import recalled
-    from palaestra.trainers.opening import check, check_judge, check_ranks, open_model, settled
+    from palaestra.trainers.evaluation.during_training import recalled
+    from palaestra.trainers.run.trackers import require_trackers
     from palaestra.trainers.scale.ranks import joined
-    from palaestra.trainers.trackers import require_trackers
+    from palaestra.trainers.setup.open_run import check, check_judge, check_ranks, open_model, settled
 
     def opened() -> "tuple[Run, object]":
         """The run's folder. What cannot work is refused before one is made."""

@@ -86,9 +86,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
-    from palaestra.trainers.viewer.collect import Collection
-    from palaestra.trainers.viewer.compare import RunComparison
-    from palaestra.trainers.viewer.page import write
+    from palaestra.trainers.view.pages.compare_runs import RunComparison
+    from palaestra.trainers.view.pages.load_episodes import Collection
+    from palaestra.trainers.view.pages.page import write
 
     if options.compares:
         written = write(options.out or Path("compare.html"), RunComparison(options.paths))
@@ -109,7 +109,7 @@ def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
 
 
 def _serve(options: Options, steps: frozenset[int] | None, console: Console) -> int:
-    from palaestra.trainers.viewer.server import ViewerServer
+    from palaestra.trainers.view.pages.viewer_server import ViewerServer
 
     viewer = ViewerServer(options.paths, steps, options.port)
     try:

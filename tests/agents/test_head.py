@@ -34,8 +34,8 @@ from transformers.modeling_outputs import CausalLMOutput
 from palaestra import Request, Start, TokenRow, UsageError
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.head import Head, head_of
-from palaestra.trainers.forward import token_logprobs
-from palaestra.trainers.packed import pack_rows
+from palaestra.trainers.learn.forward import token_logprobs
+from palaestra.trainers.learn.packing import pack_rows
 
 VOCABULARY = 90
 SIZE = {**families.SIZE, "vocab_size": VOCABULARY, "num_key_value_heads": 2, "eos_token_id": None}

@@ -14,7 +14,7 @@ from palaestra import UsageError
 from palaestra.agents.adapters import save_adapter
 from palaestra.agents.local_model import export, load, open_tokenizer
 from palaestra.envs.search.embedding import Embedder
-from palaestra.trainers.viewer.pieces import Pieces
+from palaestra.trainers.view.pages.token_text import Pieces
 
 MARK = "import pathlib\npathlib.Path('imported').touch()\n"
 

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from palaestra.trainers.memory import outline
+from palaestra.trainers.scale.memory_estimate import outline
 
 SCRIPT = "gpu.py"
 TINY = ["--device", "cpu", "--shapes", "tiny", "--parts"]

@@ -10,9 +10,9 @@ import pytest
 from viewer_records import HOSTILE, NAMES, hostile_record, record
 
 from palaestra.record import Record, write
-from palaestra.trainers.viewer import page
-from palaestra.trainers.viewer.collect import Collection
-from palaestra.trainers.viewer.server import ViewerServer
+from palaestra.trainers.view.pages import page
+from palaestra.trainers.view.pages.load_episodes import Collection
+from palaestra.trainers.view.pages.viewer_server import ViewerServer
 
 pytestmark = pytest.mark.chromium
 EVIL_FILE = "<img src=x onerror=window.__pwned=1>\u202e.jsonl"

@@ -8,8 +8,8 @@ import pytest
 from viewer_records import record, row
 
 from palaestra.record import write
-from palaestra.trainers.viewer import page
-from palaestra.trainers.viewer.collect import Collection
+from palaestra.trainers.view.pages import page
+from palaestra.trainers.view.pages.load_episodes import Collection
 
 pytestmark = pytest.mark.chromium
 SECONDS = 10.0

@@ -13,10 +13,10 @@ from viewer_records import record, row
 
 from palaestra.episode import Call, Ending, Status
 from palaestra.record import Record, write
-from palaestra.trainers.viewer import page
-from palaestra.trainers.viewer.collect import Collection
-from palaestra.trainers.viewer.compare import RunComparison
-from palaestra.trainers.viewer.server import ViewerServer
+from palaestra.trainers.view.pages import page
+from palaestra.trainers.view.pages.compare_runs import RunComparison
+from palaestra.trainers.view.pages.load_episodes import Collection
+from palaestra.trainers.view.pages.viewer_server import ViewerServer
 
 pytestmark = pytest.mark.chromium
 

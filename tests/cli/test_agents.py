@@ -17,8 +17,8 @@ from palaestra import UsageError
 from palaestra.agents import EndpointPolicy, HumanPolicy, TokenLimits
 from palaestra.cli.agents import AgentOptions, open_agent, spent, token_limits
 from palaestra.registry import arena, demonstrator
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.resume import written_config
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.run.saved_config import written_config
 
 ENV = "palaestra/Calculator-v0"
 
@@ -45,7 +45,7 @@ def options(*arguments):
 
 def evaluated(*arguments):
     """What `palaestra eval` does with them; its report, and what it has cost."""
-    from palaestra.trainers.evaluate import evaluate
+    from palaestra.trainers.evaluation.evaluate import evaluate
 
     chosen = options(*arguments)
     with open_agent(chosen.agent, chosen.env_id, slots=2, seed=0) as agent:

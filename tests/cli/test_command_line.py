@@ -18,9 +18,9 @@ from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import COMMANDS
 from palaestra.cli import serve as serving
-from palaestra.trainers.cold_start import Pupil
-from palaestra.trainers.progress import Progress
-from palaestra.trainers.recipes import RECIPES
+from palaestra.trainers.config.recipes import RECIPES
+from palaestra.trainers.run.progress import Progress
+from palaestra.trainers.setup.cold_start import Pupil
 
 SMALL = shlex.split(
     "--steps 2 --play.num-prompts 2 --play.num-generations 2 --play.slots 4 --play.max-turn-tokens 8 --eval-tasks 4 "
@@ -178,7 +178,7 @@ def newborn(monkeypatch):
         on_progress(Progress("imitation", 1, 1, {"loss": 1.0}))
         return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 
-    monkeypatch.setattr("palaestra.trainers.open_learner.raise_tiny", raise_tiny)
+    monkeypatch.setattr("palaestra.trainers.setup.open_learner.raise_tiny", raise_tiny)
 
 
 def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, newborn, tmp_path):

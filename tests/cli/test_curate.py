@@ -11,8 +11,8 @@ from commands import refused, words
 from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
-from palaestra.trainers.curation import BUCKETS
-from palaestra.trainers.sampling.curated import Curated
+from palaestra.trainers.data.curated import Curated
+from palaestra.trainers.data.curation import BUCKETS
 
 WORLD = '''
 import palaestra

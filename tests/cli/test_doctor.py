@@ -24,7 +24,7 @@ from palaestra.envs import sandboxes
 from palaestra.envs.sandboxes import Capabilities
 from palaestra.envs.sandboxes.docker import connection, images
 from palaestra.errors import SandboxUnavailable
-from palaestra.trainers.scale import room
+from palaestra.trainers.scale import available_memory as room
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON, PATIENT = 1.0, 300.0

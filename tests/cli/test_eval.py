@@ -16,7 +16,7 @@ from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.record import read
-from palaestra.trainers.statistics import avg_at_k, compare, maj_at_k, pass_at_k
+from palaestra.trainers.evaluation.statistics import avg_at_k, compare, maj_at_k, pass_at_k
 
 TWO_HOP = "palaestra/TwoHop-v0"
 

@@ -9,7 +9,7 @@ from commands import refused, run
 from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli.display import display
-from palaestra.trainers.progress import Progress
+from palaestra.trainers.run.progress import Progress
 
 ENVIRONMENT = '''
 import palaestra

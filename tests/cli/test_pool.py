@@ -14,8 +14,8 @@ from palaestra.envs.data.pool_files import PoolRow
 from palaestra.envs.data.task_files import load_tasks, read_tasks
 from palaestra.episode import Task
 from palaestra.record import Record, write
-from palaestra.trainers.curation import Rated, prompt_digest
-from palaestra.trainers.sampling.curated import Curated
+from palaestra.trainers.data.curated import Curated
+from palaestra.trainers.data.curation import Rated, prompt_digest
 
 TEMPLATE = (
     "Read the question with care, think about it step by step, look up what you do not know for sure, check what you "

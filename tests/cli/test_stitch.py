@@ -10,8 +10,8 @@ from commands import refused, words
 from palaestra.agents.policies.stitched import cut
 from palaestra.cli import main
 from palaestra.record import read
-from palaestra.trainers.demonstrations import demonstrations, in_format
-from palaestra.trainers.viewer.entry import entry
+from palaestra.trainers.data.demonstrations import demonstrations, in_format
+from palaestra.trainers.view.pages.episode_view import entry
 
 TASKS = [
     ("What is 4 * 6 + 1?", "25", "<think>First 4 * 6 = 24. Then 24 + 1 = 25, good.</think>25"),

@@ -16,10 +16,10 @@ from commands import refused, run, words
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
-from palaestra.trainers import open_learner
-from palaestra.trainers import sweep as trainers_sweep
-from palaestra.trainers.cold_start import Pupil
-from palaestra.trainers.run import Run
+from palaestra.trainers.experiments import sweep as trainers_sweep
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.setup import open_learner
+from palaestra.trainers.setup.cold_start import Pupil
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = (

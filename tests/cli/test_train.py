@@ -13,12 +13,15 @@ from fake_server import nobody
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
-from palaestra.trainers import grpo, measuring, open_learner, opening
-from palaestra.trainers.checked import plain
-from palaestra.trainers.cold_start import Pupil
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.run import Run
-from palaestra.trainers.scoring.reasoning import ReasoningReward
+from palaestra.trainers import grpo
+from palaestra.trainers.evaluation import during_training as measuring
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.reward.reward_model import ReasoningReward
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.setup import open_learner
+from palaestra.trainers.setup import open_run as opening
+from palaestra.trainers.setup.cold_start import Pupil
+from palaestra.trainers.validation import plain
 
 OPTIONS = {
     "steps": 3,

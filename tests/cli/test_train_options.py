@@ -9,8 +9,8 @@ import pytest
 from palaestra import ConfigError
 from palaestra.cli import main
 from palaestra.trainers import Recipe, Run, tiny_config, training
-from palaestra.trainers.interrupts import Interrupted
-from palaestra.trainers.losses.advantages import GroupNormalized
+from palaestra.trainers.losses.group_advantages import GroupNormalized
+from palaestra.trainers.run.interrupts import Interrupted
 
 
 def run(capsys, *arguments):

@@ -9,9 +9,10 @@ import pytest
 import palaestra
 from palaestra import UsageError
 from palaestra.cli import main
-from palaestra.trainers import cold_start, grpo, open_learner
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.run import Run
+from palaestra.trainers import grpo
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.setup import cold_start, open_learner
 
 
 @pytest.fixture(autouse=True)

@@ -27,11 +27,11 @@ from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
 from palaestra.record import Record, read, write
 from palaestra.registry import services
-from palaestra.trainers.audit.offline import audit_run
-from palaestra.trainers.config import grpo_config, tiny_config
-from palaestra.trainers.resume import read_config, repeated, written_config
-from palaestra.trainers.run import Run
-from palaestra.trainers.sft_config import tiny_sft_config
+from palaestra.trainers.config.grpo_config import grpo_config, tiny_config
+from palaestra.trainers.config.sft_config import tiny_sft_config
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.offline_audit import audit_run
+from palaestra.trainers.run.saved_config import read_config, repeated, written_config
 
 ENV = "palaestra/Calculator-v0"
 EVIL = f"evilmod:{ENV}"
@@ -319,7 +319,7 @@ def test_a_config_that_is_none_is_refused_in_a_sentence(content, tmp_path, capsy
 
 
 def test_a_checkpoint_that_says_nonsense_is_refused_in_a_sentence(tmp_path, capsys):
-    from palaestra.trainers.checkpoint import _digest
+    from palaestra.trainers.run.checkpoint import _digest
 
     Run.begun(tmp_path / "run", tiny_config(ENV)).close()
     place = tmp_path / "run" / "checkpoints" / "step-000001"

@@ -17,9 +17,9 @@ from pages import PAGES, ROOT, Block, Reader, blocks, same
 from palaestra.cli import COMMANDS, main
 from palaestra.envs import ToolEnv
 from palaestra.registry import author_class, registered
-from palaestra.trainers.checked import PARTS, flat, plain
-from palaestra.trainers.config import grpo_config
-from palaestra.trainers.recipes import CORRECTIONS, Recipe
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.config.recipes import CORRECTIONS, Recipe
+from palaestra.trainers.validation import PARTS, flat, plain
 
 CLI = ROOT / "palaestra" / "cli"
 SUBCOMMANDS = {

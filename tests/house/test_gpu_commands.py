@@ -8,8 +8,8 @@ import pytest
 from transformers import Qwen3Config
 
 from palaestra.cli.train import parse
-from palaestra.trainers.scale.fit import fitted
-from palaestra.trainers.scale.room import gpu_room
+from palaestra.trainers.scale.available_memory import gpu_room
+from palaestra.trainers.scale.fit_memory import fitted
 
 QWEN3 = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 151_936, "tie_word_embeddings": True}
 SHAPES = {

@@ -150,7 +150,7 @@ def test_every_module_imports_only_what_its_room_may() -> None:
         ("palaestra.agents.play", "class A:\n    def f(self):\n        import palaestra.trainers"),
         ("palaestra.trainers.grpo", "from palaestra import envs, agents"),
         ("palaestra.trainers.grpo", "import gymnasium"),
-        ("palaestra.trainers.report", "import matplotlib.pyplot as plt"),
+        ("palaestra.trainers.view.report", "import matplotlib.pyplot as plt"),
         ("palaestra.trainers.grpo", "from palaestra.cli import train"),
         ("palaestra.cli.train", "import torch"),
         ("palaestra.cli", "from palaestra.trainers.grpo import train"),

@@ -22,7 +22,7 @@ def test_the_wheel_holds_what_the_viewers_page_is_made_of(wheel: Path, tree: Pat
     names, folder = set(zipfile.ZipFile(wheel).namelist()), tree / "trainers" / "viewer"
     parts = {path.relative_to(folder).as_posix() for kind in ("css", "js") for path in folder.rglob(f"*.{kind}")}
     assert parts
-    assert {f"palaestra/trainers/viewer/{part}" for part in parts} <= names
+    assert {f"palaestra/trainers/view/pages/{part}" for part in parts} <= names
 
 
 def test_the_wheel_owns_one_top_level_name(wheel: Path) -> None:

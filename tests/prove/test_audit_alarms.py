@@ -9,12 +9,13 @@ from contextlib import closing
 
 import pytest
 
-from palaestra.trainers import grpo, update
-from palaestra.trainers.checked import changed
-from palaestra.trainers.cold_start import raise_tiny
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.opening import open_arena
+from palaestra.trainers import grpo
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.learn import update
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.open_run import open_arena
+from palaestra.trainers.validation import changed
 
 pytestmark = pytest.mark.prove
 CONFIG = tiny_config("palaestra/TwoHop-v0", device="cpu")

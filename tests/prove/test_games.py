@@ -13,14 +13,14 @@ from relay_world import GUIDE, SCOUT, SEATS
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy
 from palaestra.agents.policies.table import SeatedEngine
-from palaestra.trainers.checked import changed
-from palaestra.trainers.cold_start import raise_tiny
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.evaluate import by_seat, evaluate
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.evaluation.during_training import evaluate_both
+from palaestra.trainers.evaluation.evaluate import by_seat, evaluate
 from palaestra.trainers.grpo import train_learner
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.measuring import evaluate_both
-from palaestra.trainers.opening import limits
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.open_run import limits
+from palaestra.trainers.validation import changed
 
 pytestmark = pytest.mark.prove
 GAME = "palaestra/solver_critic_v0"

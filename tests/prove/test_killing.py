@@ -22,7 +22,7 @@ import pytest
 from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
-from palaestra.trainers.checkpoint import newest
+from palaestra.trainers.run.checkpoint import newest
 
 pytestmark = pytest.mark.prove
 KILLS = 20

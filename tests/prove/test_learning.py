@@ -15,14 +15,14 @@ from palaestra.agents.local_model import export
 from palaestra.cli import main
 from palaestra.envs import tool
 from palaestra.envs.suite.two_hop import TwoHop
-from palaestra.trainers.checked import changed
-from palaestra.trainers.cold_start import raise_tiny
-from palaestra.trainers.config import tiny_config
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.evaluation.during_training import evaluate_both
 from palaestra.trainers.grpo import train_learner
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Shuffled
-from palaestra.trainers.measuring import evaluate_both
-from palaestra.trainers.opening import open_arena, open_model
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.losses.group_advantages import Shuffled
+from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.open_run import open_arena, open_model
+from palaestra.trainers.validation import changed
 
 pytestmark = pytest.mark.prove
 CONFIG = tiny_config("palaestra/TwoHop-v0", seed=0, device="cpu")

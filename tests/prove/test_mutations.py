@@ -22,8 +22,8 @@ CLEAN = (
 )
 CLEAN_TCR, CLEAN_KL = f"{CLEAN}[tiny-grpo-tcr]", f"{CLEAN}[qwen2.5-grpo-t]"
 CUT = "trainers/test_audit.py::test_a_turn_that_was_cut_is_right_and_the_same_turn_as_an_answer_is_not"
-SAMPLER, ADVANTAGES = "trainers/sampling/in_order.py", "trainers/losses/advantages.py"
-CONVERSATION, UPDATE = "agents/conversation.py", "trainers/update.py"
+SAMPLER, ADVANTAGES = "trainers/samplers/group_sampler.py", "trainers/losses/group_advantages.py"
+CONVERSATION, UPDATE = "agents/conversation.py", "trainers/learn/update.py"
 SAMPLE = "Sample(place, groups.index(episodes[place].episode.start.group)) for place in trained"
 BY_PROMPT = "len({episodes[i].episode.attempt.task.prompt for i in trained[: trained.index(place) + 1]}) - 1"
 
@@ -45,7 +45,7 @@ MUTATIONS = {
         CONVERSATION, "np.array(self.sampled, np.bool_)", "np.roll(np.array(self.sampled, np.bool_), 1)", CLEAN_TCR
     ),
     "mask all zero after drift": Mutation(
-        "trainers/losses/correction.py",
+        "trainers/losses/importance_correction.py",
         "weight_S = _weights(log_ratio_S,",
         "weight_S = _weights(log_ratio_S * 1e9,",
         "trainers/test_correction.py::test_what_is_rejected_leaves_the_denominator",
@@ -90,7 +90,7 @@ MUTATIONS = {
         "trainers/test_update.py::test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch",
     ),
     "KL leaking into returns": Mutation(
-        "trainers/look.py",
+        "trainers/learn/score_batch.py",
         "return Seen(reference, old if corrects else None, values=values)",
         "return Seen(reference, old, reference and _costs(config.recipe.kl, batch, reference, old), values)",
         CLEAN_KL,
@@ -114,7 +114,7 @@ MUTATIONS = {
         "trainers/test_update.py::test_several_passes_take_several_steps_and_ratios_stay_those_to_who_sampled",
     ),
     "an engine that tells an old version": Mutation(
-        "trainers/learner.py", "version=self.step)", "version=0)", CLEAN_TCR
+        "trainers/learn/learner.py", "version=self.step)", "version=0)", CLEAN_TCR
     ),
     "stale weights in the engine": Mutation(
         "agents/engines/torch_engine.py",
@@ -126,14 +126,14 @@ MUTATIONS = {
         ADVANTAGES, "(rewards_G - rewards_G.mean()) /", "(rewards_G.mean() - rewards_G) /", CLEAN_TCR
     ),
     "overlong added twice": Mutation(
-        "trainers/scoring/terms.py",
+        "trainers/reward/terms.py",
         'terms["overlong"] = overlong(',
         'terms["overlong"] = 2 * overlong(',
         "trainers/test_shaping.py::test_only_recipes_with_a_length_term_have_one",
     ),
     "a truncated answer graded": Mutation("agents/play.py", "if completion.cut:", "if False:", CUT),
     "pass@k over segments": Mutation(
-        "trainers/evaluate.py",
+        "trainers/evaluation/evaluate.py",
         'row.append(episode.parts["success"])',
         'row.extend([episode.parts["success"]] * max(1, len(episode.rows)))',
         "trainers/test_evaluate.py::test_the_figures_of_every_k_are_reported_and_broken_episodes_are_in_none",
@@ -163,7 +163,7 @@ MUTATIONS = {
         "agents/test_conversation.py::test_a_dialogue_of_somebody_else_becomes_the_rows_its_author_would_have[qwen2.5]",
     ),
     "a BROKEN episode scored 0": Mutation(
-        "trainers/scoring/awaited.py",
+        "trainers/reward/async_scoring.py",
         'return Scored(episode, fault=episode.fault or "it is BROKEN")',
         'return Scored(episode, {"outcome": 0.0})',
         "trainers/test_update.py::test_a_broken_episode_is_never_trained_on",
@@ -187,25 +187,25 @@ MUTATIONS = {
         "trainers/test_update.py::test_a_copy_of_a_group_teaches_by_its_weight_and_within_the_bound",
     ),
     "the smaller of both value losses": Mutation(
-        "trainers/critic.py",
+        "trainers/losses/critic.py",
         "loss_S.maximum(",
         "loss_S.minimum(",
         "trainers/test_critic.py::test_of_the_clipped_and_the_plain_value_loss_the_larger_counts",
     ),
     "a critic without a schedule": Mutation(
-        "trainers/learner.py",
+        "trainers/learn/learner.py",
         "self.critic.step(rate)",
         "self.critic.step(1.0)",
         "trainers/test_critic.py::test_the_critic_follows_the_learning_rate_schedule",
     ),
     "the best model chosen on training tasks": Mutation(
-        "trainers/measuring.py",
+        "trainers/evaluation/during_training.py",
         'with closing(open_arena(config, "eval")) as held_out:\n        report, _ = evaluate(',
         'with closing(open_arena(config, "train")) as held_out:\n        report, _ = evaluate(',
         "trainers/test_measured_on_the_way.py::test_every_measurement_plays_the_evaluation_split",
     ),
     "greedy figures that are sampled": Mutation(
-        "trainers/measuring.py",
+        "trainers/evaluation/during_training.py",
         "in (config.play.temperature, 0.0)",
         "in (config.play.temperature, config.play.temperature)",
         "trainers/test_measured_on_the_way.py"
@@ -218,7 +218,7 @@ MUTATIONS = {
         "envs/rewards/test_bleu.py::test_f40_what_is_said_again_matches_no_oftener_than_the_reference_has_it",
     ),
     "a posterior that never fades": Mutation(
-        "trainers/sampling/posterior.py",
+        "trainers/samplers/posterior.py",
         "(posterior - prior) * self._options.fading",
         "(posterior - prior)",
         "trainers/test_samplers.py::test_what_is_known_of_a_task_fades_with_each_new_group_of_it",

@@ -15,11 +15,11 @@ from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.judging.verdict import Verdict, written
 from palaestra.trainers import tiny_config
-from palaestra.trainers.cold_start import cold_start
-from palaestra.trainers.evaluate import evaluate
+from palaestra.trainers.evaluation.evaluate import evaluate
 from palaestra.trainers.grpo import train_learner
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.opening import limits, open_arena
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.setup.cold_start import cold_start
+from palaestra.trainers.setup.open_run import limits, open_arena
 
 pytestmark = pytest.mark.prove
 RIGHT, WRONG = "the outcome is right", "the outcome is wrong"

@@ -6,8 +6,8 @@ import torch
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.batch import Batch, Sample
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.reward.async_scoring import Scoring
 
 TOKENIZER = families.TOKENIZERS["tiny"]
 # A random agent never succeeds; it differs in length, and with so short a limit that is rewarded.

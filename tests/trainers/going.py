@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from palaestra.agents.local_model import export
 from palaestra.record import read
 from palaestra.trainers import grpo
-from palaestra.trainers.open_learner import open_learner
-from palaestra.trainers.run import Run
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.setup.open_learner import open_learner
 
 STEPS = 4
 

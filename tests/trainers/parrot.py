@@ -12,8 +12,8 @@ import palaestra
 from palaestra.agents import Agent, Chat
 from palaestra.agents.policies.scripted import ScriptedPolicy
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.learner import Learner
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.learn.learner import Learner
 
 ENV = "palaestra/TwoHop-v0"
 SMALL = {

@@ -16,11 +16,11 @@ sys.path[:0] = [str(TESTS / "agents"), str(TESTS / "trainers")]
 from going import run_of  # noqa: E402
 
 from palaestra.trainers import grpo  # noqa: E402
-from palaestra.trainers.checkpoint import save  # noqa: E402
-from palaestra.trainers.open_learner import open_learner  # noqa: E402
-from palaestra.trainers.resume import read_config  # noqa: E402
-from palaestra.trainers.run import Run  # noqa: E402
+from palaestra.trainers.run.checkpoint import save  # noqa: E402
+from palaestra.trainers.run.folder import Run  # noqa: E402
+from palaestra.trainers.run.saved_config import read_config  # noqa: E402
 from palaestra.trainers.scale.ranks import ALONE, joined  # noqa: E402
+from palaestra.trainers.setup.open_learner import open_learner  # noqa: E402
 
 
 def again(folder, config=None, ranks=ALONE):

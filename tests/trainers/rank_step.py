@@ -20,12 +20,12 @@ from batches import batch_of, restless, settings, spoken  # noqa: E402
 
 from palaestra.agents import Agent  # noqa: E402
 from palaestra.agents.head import head_of  # noqa: E402
-from palaestra.trainers.forward import shares_beginnings  # noqa: E402
-from palaestra.trainers.learner import Learner  # noqa: E402
-from palaestra.trainers.look import look  # noqa: E402
+from palaestra.trainers.learn.forward import shares_beginnings  # noqa: E402
+from palaestra.trainers.learn.learner import Learner  # noqa: E402
+from palaestra.trainers.learn.score_batch import look  # noqa: E402
+from palaestra.trainers.learn.update import update  # noqa: E402
+from palaestra.trainers.scale.fsdp import divided  # noqa: E402
 from palaestra.trainers.scale.ranks import ALONE, Ranks  # noqa: E402
-from palaestra.trainers.scale.shards import divided  # noqa: E402
-from palaestra.trainers.update import update  # noqa: E402
 
 LENGTHS = (6, 30, 9, 12, 20)
 COUNT = 2

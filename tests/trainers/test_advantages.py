@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.losses.advantages import GroupNormalized, Shuffled, Successes, group_advantages
-from palaestra.trainers.metrics import dead_share
+from palaestra.trainers.evaluation.metrics import dead_share
+from palaestra.trainers.losses.group_advantages import GroupNormalized, Shuffled, Successes, group_advantages
 
 REWARDS, GROUPS = [1.0, -1.0, -0.6, 1.0, -0.8, 1.0], [0, 0, 0, 1, 1, 1]
 
@@ -72,7 +72,8 @@ def test_own_successes_are_imitated_and_failures_ignored():
 def test_shuffled_rewards_are_the_same_rewards_elsewhere_in_each_batch_and_repeat_by_seed(monkeypatch):
     dealt = []
     monkeypatch.setattr(
-        "palaestra.trainers.losses.advantages.group_advantages", lambda rewards, groups: dealt.append(rewards.tolist())
+        "palaestra.trainers.losses.group_advantages.group_advantages",
+        lambda rewards, groups: dealt.append(rewards.tolist()),
     )
 
     def deal(seed, numbers=range(20)):

@@ -14,14 +14,15 @@ import palaestra
 from palaestra import ConfigError, TrainingHalted
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.local_model import serve
-from palaestra.trainers import async_rollouts, grpo
-from palaestra.trainers.async_rollouts import PlayAhead
-from palaestra.trainers.checkpoint import newest, restore, save
-from palaestra.trainers.engine_lock import EngineLock
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers import grpo
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.reward.async_scoring import Scoring
+from palaestra.trainers.rollout import async_rollouts
+from palaestra.trainers.rollout.async_rollouts import PlayAhead
+from palaestra.trainers.rollout.engine_lock import EngineLock
+from palaestra.trainers.run.checkpoint import newest, restore, save
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.uniform import Uniform
 
 
 class Apart(TorchEngine):

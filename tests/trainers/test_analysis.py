@@ -13,14 +13,14 @@ from batches import batch_of, local, restless, settings
 from palaestra import Ending, Status, UsageError
 from palaestra.cli import main
 from palaestra.record import Lesson, Record, write
-from palaestra.trainers.analysis import analyse
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.evaluate import summarise
-from palaestra.trainers.learner import Learner
+from palaestra.trainers.evaluation.evaluate import summarise
+from palaestra.trainers.evaluation.metrics import GAP, batch_metrics
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.update import update
 from palaestra.trainers.losses.policy import PolicyGradient
-from palaestra.trainers.metrics import GAP, batch_metrics
-from palaestra.trainers.run import Run
-from palaestra.trainers.update import update
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.view import analyse
 
 OK, FAILED = Status.OK, Status.TOOL_ERROR
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_analysed_is_said(tmp_path, name, text, said):
 
 
 def test_a_plot_is_drawn_and_one_without_curves_is_refused(tmp_path):
-    from palaestra.trainers.analysis.plots import check_plot, plot
+    from palaestra.trainers.view.plots import check_plot, plot
 
     for seed in (0, 1):
         made(tmp_path / "runs" / f"seed-{seed}", seed, [0.1 * seed] * 4)

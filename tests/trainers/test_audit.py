@@ -24,8 +24,8 @@ from palaestra.trainers.audit.tokens import (
     version_findings,
 )
 from palaestra.trainers.batch import Sample
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.uniform import Uniform
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.uniform import Uniform
 
 
 def trained(**changes):

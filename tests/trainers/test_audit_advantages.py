@@ -11,10 +11,12 @@ from batches import batch_of
 import palaestra
 from palaestra import Status, TrainingHalted
 from palaestra.trainers import grpo
-from palaestra.trainers.audit.advantages import advantage_findings, shape_findings
+from palaestra.trainers.audit.advantage_checks import advantage_findings, shape_findings
 from palaestra.trainers.batch import Sample, Scored, Seen
-from palaestra.trainers.losses import advantages, token_advantages
-from palaestra.trainers.losses.advantages import (
+from palaestra.trainers.config.recipes import RECIPES, find_recipe
+from palaestra.trainers.losses import group_advantages as advantages
+from palaestra.trainers.losses import token_advantages
+from palaestra.trainers.losses.group_advantages import (
     GreedyBaseline,
     GroupNormalized,
     LeaveOneOut,
@@ -22,7 +24,6 @@ from palaestra.trainers.losses.advantages import (
     damped,
 )
 from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened
-from palaestra.trainers.recipes import RECIPES, find_recipe
 
 PARTS = [
     GroupNormalized(),

@@ -15,8 +15,8 @@ from palaestra.cli import main
 from palaestra.errors import UsageError
 from palaestra.record import read, write
 from palaestra.trainers import grpo
-from palaestra.trainers.audit.offline import audit_run
-from palaestra.trainers.run import Run
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.offline_audit import audit_run
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 
 from palaestra.agents.head import Head
 from palaestra.errors import UsageError
-from palaestra.trainers.block_logprobs import block_logprobs
+from palaestra.trainers.losses.chunked_logprobs import block_logprobs
 
 TOKENS, WIDTH, WORDS = 600, 16, 77  # more than two blocks
 
@@ -75,7 +75,7 @@ def test_an_output_layer_that_is_no_plain_matrix_is_refused():
 PEAK = """
 import resource, sys, torch
 from palaestra.agents.head import Head
-from palaestra.trainers.block_logprobs import block_logprobs
+from palaestra.trainers.losses.chunked_logprobs import block_logprobs
 torch.set_num_threads(1)
 layer = torch.nn.Linear(64, 151_936, bias=False)
 hidden, ids = torch.randn(4096, 64, requires_grad=True), torch.randint(151_936, (4096,))

@@ -19,13 +19,14 @@ from palaestra import TrainingHalted, UsageError
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
-from palaestra.trainers import Run, checkpoint, grpo, train
-from palaestra.trainers.checked import changed, plain
-from palaestra.trainers.interrupts import Interrupted, Interrupts
-from palaestra.trainers.learner import Learner
+from palaestra.trainers import Run, grpo, train
+from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.losses.policy import Clip
-from palaestra.trainers.open_learner import open_learner
-from palaestra.trainers.opening import open_model, settled
+from palaestra.trainers.run.folder import checkpoint
+from palaestra.trainers.run.interrupts import Interrupted, Interrupts
+from palaestra.trainers.setup.open_learner import open_learner
+from palaestra.trainers.setup.open_run import open_model, settled
+from palaestra.trainers.validation import changed, plain
 
 
 @pytest.fixture(scope="module")

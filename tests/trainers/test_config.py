@@ -5,11 +5,11 @@ import json
 import pytest
 
 from palaestra import ConfigError
-from palaestra.trainers.checked import changed, flat, plain
-from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.env_config import EnvConfig
-from palaestra.trainers.recipes import ADVANTAGES, LOSSES, RECIPES, SAMPLERS
-from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.config.env_config import EnvConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.config.recipes import ADVANTAGES, LOSSES, RECIPES, SAMPLERS
+from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.validation import changed, flat, plain
 
 ENV = "palaestra/TwoHop-v0"
 

@@ -8,8 +8,8 @@ import pytest
 
 from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.controls import CONTROLS, Background
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.experiments.controls import CONTROLS, Background
 
 
 def alive(pid):

@@ -13,10 +13,10 @@ from palaestra.agents import Agent
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.look import look
-from palaestra.trainers.losses.correction import Masked, Truncated, corrected
-from palaestra.trainers.update import update
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.update import update
+from palaestra.trainers.losses.importance_correction import Masked, Truncated, corrected
 
 RATIOS = np.array([0.4, 1.0, 2.0, 3.0, 5.0, 1.5])
 ROWS = np.array([0, 0, 0, 1, 1, 2])

@@ -7,17 +7,18 @@ import pytest
 import torch
 from batches import batch_of, local, restless, same, settings, spoken, weights
 
-import palaestra.trainers.update as updating
+import palaestra.trainers.learn.update as updating
 from palaestra import ConfigError, TrainingHalted
 from palaestra.agents import Agent
 from palaestra.agents.local_model import load
-from palaestra.trainers import checkpoint, grpo
+from palaestra.trainers import grpo
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.critic import Critic, ValueHead
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.look import look
-from palaestra.trainers.update import update
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.update import update
+from palaestra.trainers.losses.critic import Critic, ValueHead
+from palaestra.trainers.run.folder import checkpoint
 
 
 def learner_of(model, **changes):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from palaestra import ConfigError, Task, UsageError
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.curation import BUCKETS, curate
-from palaestra.trainers.sampling.curated import Curated, curated_tasks
-from palaestra.trainers.sampling.dynamic import Dynamic
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.posterior import Posterior
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import VSPO
+from palaestra.trainers.data.curated import Curated, curated_tasks
+from palaestra.trainers.data.curation import BUCKETS, curate
+from palaestra.trainers.samplers.dapo import Dynamic
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.posterior import Posterior
+from palaestra.trainers.samplers.uniform import Uniform
+from palaestra.trainers.samplers.vspo import VSPO
 
 
 def played(passed, samples=8, task=0, broken=0):

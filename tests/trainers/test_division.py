@@ -3,7 +3,7 @@
 import pytest
 
 from palaestra import UsageError
-from palaestra.trainers.sampling.division import FEWEST_TASKS, Division
+from palaestra.trainers.setup.demonstration_split import FEWEST_TASKS, Division
 
 COUNTS = (FEWEST_TASKS, 11, 14, 51, 60, 999, 1_000_000, 1_999_999, 2_000_000, 2**31)
 

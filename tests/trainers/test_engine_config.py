@@ -8,10 +8,10 @@ from palaestra import ConfigError
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
-from palaestra.trainers.checked import changed
-from palaestra.trainers.config import EngineConfig, grpo_config
-from palaestra.trainers.opening import engine_maker
-from palaestra.trainers.resume import refused
+from palaestra.trainers.config.grpo_config import EngineConfig, grpo_config
+from palaestra.trainers.run.saved_config import refused
+from palaestra.trainers.setup.open_run import engine_maker
+from palaestra.trainers.validation import changed
 
 URL = "http://127.0.0.1:8000"
 

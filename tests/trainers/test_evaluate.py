@@ -16,8 +16,8 @@ from palaestra import Ending, Status, UsageError
 from palaestra.agents import Agent, ScriptedPolicy
 from palaestra.envs import Task, ToolEnv, tool
 from palaestra.formats import ParsedCall, hermes
-from palaestra.trainers.evaluate import Both, Report, compare, evaluate, pooled, summarise
-from palaestra.trainers.intervals import clopper_pearson
+from palaestra.trainers.evaluation.evaluate import Both, Report, compare, evaluate, pooled, summarise
+from palaestra.trainers.evaluation.intervals import clopper_pearson
 
 EVAL = "palaestra/TwoHop-v0"
 

@@ -15,7 +15,7 @@ import torch
 from batches import batch_of
 
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.losses.advantages import GreedyBaseline, GroupNormalized, LeaveOneOut, OptimalBaseline
+from palaestra.trainers.losses.group_advantages import GreedyBaseline, GroupNormalized, LeaveOneOut, OptimalBaseline
 from palaestra.trainers.losses.token_advantages import GAE, Whitened, to_come
 
 WORDS = 3

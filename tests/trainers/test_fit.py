@@ -6,12 +6,12 @@ import families
 import pytest
 
 from palaestra import UsageError
-from palaestra.trainers.checked import changed
-from palaestra.trainers.config import grpo_config
-from palaestra.trainers.memory import estimate, outline
-from palaestra.trainers.scale import fit as fitting
-from palaestra.trainers.scale.fit import counted, fit, fits, fitted
-from palaestra.trainers.scale.room import Room, gpu_room
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.scale import fit_memory as fitting
+from palaestra.trainers.scale.available_memory import Room, gpu_room
+from palaestra.trainers.scale.fit_memory import counted, fit, fits, fitted
+from palaestra.trainers.scale.memory_estimate import estimate, outline
+from palaestra.trainers.validation import changed
 
 SMALL = families.stock_model("qwen3", 60).config
 

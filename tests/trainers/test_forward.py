@@ -29,10 +29,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra import TokenRow
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers import forward
-from palaestra.trainers.forward import micro_batches, shares_beginnings, token_logprobs
-from palaestra.trainers.metrics import batch_metrics
-from palaestra.trainers.packed import pack_rows
+from palaestra.trainers.evaluation.metrics import batch_metrics
+from palaestra.trainers.learn import forward
+from palaestra.trainers.learn.forward import micro_batches, shares_beginnings, token_logprobs
+from palaestra.trainers.learn.packing import pack_rows
 
 MODEL = tiny_model(40, layers=2, seed=5)
 SHAPES = [(2, [3]), (30, [4, 4]), (3, [9, 2]), (5, [1]), (40, [20, 6, 2]), (2, [3]), (8, [8]), (9, [9])]

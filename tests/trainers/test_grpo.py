@@ -11,7 +11,7 @@ from batches import local, same, settings, weights
 
 from palaestra import TrainingHalted
 from palaestra.trainers import grpo
-from palaestra.trainers.learner import Learner
+from palaestra.trainers.learn.learner import Learner
 
 
 def trained(arena, recipe="grpo-tcr", **changes):

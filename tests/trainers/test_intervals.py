@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from palaestra.trainers.intervals import (
+from palaestra.trainers.evaluation.intervals import (
     beta_quantile,
     beta_share,
     clopper_pearson,
@@ -16,7 +16,7 @@ from palaestra.trainers.intervals import (
     sign_flip_p,
     student_quantile,
 )
-from palaestra.trainers.statistics import avg_at_k, pass_at_k
+from palaestra.trainers.evaluation.statistics import avg_at_k, pass_at_k
 
 
 def binomial(hits, count, chance):

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 import palaestra
 from palaestra import ConfigError
 from palaestra.agents.local_model import serve
-from palaestra.trainers import grpo, measuring
-from palaestra.trainers.run import Run
+from palaestra.trainers import grpo
+from palaestra.trainers.evaluation import during_training as measuring
+from palaestra.trainers.run.folder import Run
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from transformers import MambaConfig, MixtralConfig, T5Config
 from palaestra import UsageError
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.protocols import Request
-from palaestra.trainers.config import grpo_config
-from palaestra.trainers.forward import token_logprobs
-from palaestra.trainers.memory import estimate, outline
-from palaestra.trainers.packed import pack
-from palaestra.trainers.scale.checkpointing import checkpointed, prepare_checkpointing
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.learn.forward import token_logprobs
+from palaestra.trainers.learn.packing import pack
+from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
+from palaestra.trainers.scale.memory_estimate import estimate, outline
 
 MODELS = ("llama", "qwen2", "qwen3")
 SMALL = {"slots": 4, "num_prompts": 2, "num_generations": 2, "num_mini_batches": 1, "max_turn_tokens": 8}

@@ -14,20 +14,21 @@ import palaestra
 from palaestra import Start, TrainingHalted, UsageError
 from palaestra.agents import Agent, ScriptedPolicy
 from palaestra.mixture import environment_of, read_mixture
-from palaestra.trainers import cold_start, grpo
+from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.config import ColdStartConfig, tiny_config
-from palaestra.trainers.env_config import EnvConfig
-from palaestra.trainers.evaluate import compare, evaluate
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.measuring import evaluate_both
-from palaestra.trainers.metrics import mixture_metrics, mixture_shares
-from palaestra.trainers.run import Run
-from palaestra.trainers.sampling.dynamic import Dynamic
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.posterior import Posterior
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import VSPO
+from palaestra.trainers.config.env_config import EnvConfig
+from palaestra.trainers.config.grpo_config import ColdStartConfig, tiny_config
+from palaestra.trainers.evaluation.during_training import evaluate_both
+from palaestra.trainers.evaluation.evaluate import compare, evaluate
+from palaestra.trainers.evaluation.metrics import mixture_metrics, mixture_shares
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.samplers.dapo import Dynamic
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.posterior import Posterior
+from palaestra.trainers.samplers.uniform import Uniform
+from palaestra.trainers.samplers.vspo import VSPO
+from palaestra.trainers.setup import cold_start
 
 TWO_HOP, CALCULATOR = "palaestra/TwoHop-v0", "palaestra/Calculator-v0"
 MIXED = f"{TWO_HOP}=3,{CALCULATOR}=1"

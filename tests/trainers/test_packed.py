@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.trainers.packed import pack, pack_rows
+from palaestra.trainers.learn.packing import pack, pack_rows
 
 shapes = st.lists(
     st.tuples(st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=3)), min_size=1, max_size=6

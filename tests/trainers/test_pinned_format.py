@@ -13,13 +13,13 @@ from palaestra.cli import main
 from palaestra.errors import ConfigError
 from palaestra.record import read
 from palaestra.trainers import sft
-from palaestra.trainers.cold_start import demonstrate
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.open_learner import open_learner
-from palaestra.trainers.opening import open_arena, settled
-from palaestra.trainers.resume import read_config, written_config
-from palaestra.trainers.run import Run
-from palaestra.trainers.sft_config import tiny_sft_config
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.config.sft_config import tiny_sft_config
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.saved_config import read_config, written_config
+from palaestra.trainers.setup.cold_start import demonstrate
+from palaestra.trainers.setup.open_learner import open_learner
+from palaestra.trainers.setup.open_run import open_arena, settled
 
 ENV = "palaestra/Calculator-v0"
 LLAMA3 = families.QWEN25.replace(

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import palaestra
 from palaestra import ConfigError, Start, Status
 from palaestra.agents import Agent, ScriptedPolicy, play
-from palaestra.trainers.checked import changed
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.scoring.progressive import EARLY, LATE, STAGES, opened
+from palaestra.trainers.config.recipes import find_recipe
+from palaestra.trainers.reward.staged_shaping import EARLY, LATE, STAGES, opened
+from palaestra.trainers.validation import changed
 
 PRS = find_recipe("prs").shaping
 TOOL = {"type": "function", "function": {"name": "search"}}

@@ -28,15 +28,15 @@ from palaestra import ConfigError
 from palaestra.agents.local_model import export
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.checkpoint import last_step
-from palaestra.trainers.open_learner import open_learner
-from palaestra.trainers.opening import check_ranks
-from palaestra.trainers.run import Run
-from palaestra.trainers.sampling.draws import Even
-from palaestra.trainers.sampling.in_order import Groups, InOrder
+from palaestra.trainers.rollout.rank_sampler import Share
+from palaestra.trainers.run.checkpoint import last_step
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.samplers.group_sampler import Groups, InOrder
+from palaestra.trainers.samplers.task_of_group import Even
+from palaestra.trainers.scale.fsdp import load_parts
 from palaestra.trainers.scale.ranks import ALONE, Ranks
-from palaestra.trainers.scale.shards import load_parts
-from palaestra.trainers.share import Share
+from palaestra.trainers.setup.open_learner import open_learner
+from palaestra.trainers.setup.open_run import check_ranks
 
 BF16 = {"precision": "bfloat16", "gradient_checkpointing": True}
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

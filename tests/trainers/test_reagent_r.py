@@ -18,11 +18,11 @@ from palaestra.errors import Broken, UsageError
 from palaestra.record import Lesson, Record, from_line, to_line
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.agreement import disagreements, judged, judged_figures
-from palaestra.trainers.scoring.reasoning import ReasoningReward
+from palaestra.trainers.config.recipes import find_recipe
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.reward.judge_agreement import disagreements, judged, judged_figures
+from palaestra.trainers.reward.reward_model import ReasoningReward
+from palaestra.trainers.samplers.uniform import Uniform
 
 
 def verdict(score, critique="Look first."):

@@ -6,9 +6,9 @@ import pytest
 
 from palaestra import ConfigError
 from palaestra.cli import main
-from palaestra.trainers.checked import flat, plain
-from palaestra.trainers.recipe_sources import SOURCES, sourced
-from palaestra.trainers.recipes import RECIPES, find_recipe
+from palaestra.trainers.config.recipe_sources import SOURCES, sourced
+from palaestra.trainers.config.recipes import RECIPES, find_recipe
+from palaestra.trainers.validation import flat, plain
 
 CODE = {
     "sampler.name": "uniform",

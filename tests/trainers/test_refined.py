@@ -26,20 +26,20 @@ from palaestra.episode import Attempt, Start
 from palaestra.record import Record, from_line, to_line
 from palaestra.shortening import shortened
 from palaestra.trainers import grpo
-from palaestra.trainers.async_rollouts import PlayAhead
 from palaestra.trainers.batch import Scored, Seen
-from palaestra.trainers.config import grpo_config
-from palaestra.trainers.engine_lock import EngineLock
-from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import GroupNormalized
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.rollouts import play_batch
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.refined import Refined, second_start
-from palaestra.trainers.scoring.awaited import JudgeResult, Scoring
-from palaestra.trainers.scoring.reasoning import ReasoningReward
-from palaestra.trainers.share import Share
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.config.recipes import find_recipe
+from palaestra.trainers.evaluation.evaluate import evaluate
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.losses.group_advantages import GroupNormalized
+from palaestra.trainers.reward.async_scoring import JudgeResult, Scoring
+from palaestra.trainers.reward.reward_model import ReasoningReward
+from palaestra.trainers.rollout.async_rollouts import PlayAhead
+from palaestra.trainers.rollout.engine_lock import EngineLock
+from palaestra.trainers.rollout.rank_sampler import Share
+from palaestra.trainers.rollout.rollouts import play_batch
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.reagent_u import Refined, second_start
 
 SAID = "The second hop is missing."
 LIMITS = TokenLimits(30, 600)

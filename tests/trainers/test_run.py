@@ -17,17 +17,17 @@ import pytest
 import palaestra
 from palaestra import ConfigError, UsageError
 from palaestra.record import Lesson, read
-from palaestra.trainers.checked import changed, flat, plain
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.durable import PART, whole_folder, write_text
-from palaestra.trainers.progress import Progress
-from palaestra.trainers.provenance import cpu_seconds, versions
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.report import save_curve, transcript
-from palaestra.trainers.resume import FREE, ROUNDING, read_config, refused
-from palaestra.trainers.run import Run, fresh_folder
-from palaestra.trainers.scoring.reasoning import ReasoningReward
-from palaestra.trainers.sft_config import tiny_sft_config
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.config.recipes import find_recipe
+from palaestra.trainers.config.sft_config import tiny_sft_config
+from palaestra.trainers.reward.reward_model import ReasoningReward
+from palaestra.trainers.run.atomic_files import PART, whole_folder, write_text
+from palaestra.trainers.run.folder import Run, fresh_folder
+from palaestra.trainers.run.progress import Progress
+from palaestra.trainers.run.saved_config import FREE, ROUNDING, read_config, refused
+from palaestra.trainers.run.versions import cpu_seconds, versions
+from palaestra.trainers.validation import changed, flat, plain
+from palaestra.trainers.view.report import save_curve, transcript
 
 CONFIG = tiny_config("palaestra/TwoHop-v0", steps=3, lr_schedule="constant", recorded_groups=1)
 
@@ -161,8 +161,8 @@ def test_a_run_is_taken_back_to_a_step(tmp_path):
 
 def test_the_seconds_of_a_run_are_those_of_all_its_sittings(tmp_path, monkeypatch):
     clock = {"wall": 1000.0, "cpu": 50.0}
-    monkeypatch.setattr("palaestra.trainers.run.time.perf_counter", lambda: clock["wall"])
-    monkeypatch.setattr("palaestra.trainers.run.cpu_seconds", lambda: clock["cpu"])
+    monkeypatch.setattr("palaestra.trainers.run.folder.time.perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr("palaestra.trainers.run.folder.cpu_seconds", lambda: clock["cpu"])
     with Run.begun(tmp_path / "run", CONFIG) as run:
         clock.update(wall=1030.0, cpu=70.0)
         run.add(STEPS[0])
@@ -208,7 +208,7 @@ def test_a_step_whose_episodes_all_broke_has_no_point_in_the_curve(tmp_path):
 _HOLD = """
 import sys, time
 from pathlib import Path
-from palaestra.trainers.run import Run
+from palaestra.trainers.run.folder import Run
 run = Run.reopened(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

@@ -17,19 +17,19 @@ import palaestra
 from palaestra import ConfigError
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.checked import changed
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.metrics import batch_metrics
-from palaestra.trainers.opening import check
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.samplers import make_sampler
-from palaestra.trainers.sampling.dynamic import Dynamic
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.posterior import Posterior, liveness
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.sampling.value import VSPO
-from palaestra.trainers.scoring.reasoning import ReasoningReward
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.config.recipes import find_recipe
+from palaestra.trainers.evaluation.metrics import batch_metrics
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.reward.reward_model import ReasoningReward
+from palaestra.trainers.rollout.make_sampler import make_sampler
+from palaestra.trainers.samplers.dapo import Dynamic
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.posterior import Posterior, liveness
+from palaestra.trainers.samplers.uniform import Uniform
+from palaestra.trainers.samplers.vspo import VSPO
+from palaestra.trainers.setup.open_run import check
+from palaestra.trainers.validation import changed
 
 
 def opened(options, prompts=4, generations=4, count=10_000, seed=0):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from palaestra.agents import Agent, TokenLimits
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.rollouts import play_batch
-from palaestra.trainers.sampling.draws import Even
-from palaestra.trainers.sampling.in_order import Groups, InOrder
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.awaited import JudgeResult, Scoring
+from palaestra.trainers.reward.async_scoring import JudgeResult, Scoring
+from palaestra.trainers.rollout.rollouts import play_batch
+from palaestra.trainers.samplers.group_sampler import Groups, InOrder
+from palaestra.trainers.samplers.task_of_group import Even
+from palaestra.trainers.samplers.uniform import Uniform
 
 
 def sampler(count=2**31, prompts=12, generations=8, seats=(), learning=(), seed=0):

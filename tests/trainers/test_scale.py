@@ -15,16 +15,17 @@ from palaestra.agents import Agent
 from palaestra.agents.adapters import add_adapter
 from palaestra.agents.local_model import cast_weights, export, load, serve
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers import Run, checkpoint, train
-from palaestra.trainers.checked import changed
-from palaestra.trainers.forward import token_logprobs
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.look import look
-from palaestra.trainers.opening import as_opened, check_scale, open_model
-from palaestra.trainers.packed import pack
-from palaestra.trainers.resume import read_config
-from palaestra.trainers.sft_config import SFTConfig
-from palaestra.trainers.update import update
+from palaestra.trainers import Run, train
+from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.learn.forward import token_logprobs
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.packing import pack
+from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.update import update
+from palaestra.trainers.run.folder import checkpoint
+from palaestra.trainers.run.saved_config import read_config
+from palaestra.trainers.setup.open_run import as_opened, check_scale, open_model
+from palaestra.trainers.validation import changed
 
 
 def model_of(dtype="float32", rank=0, seed=5):

@@ -10,7 +10,7 @@ import time
 import families
 import pytest
 
-from palaestra.trainers.scoring.awaited import JudgeResult, Scoring
+from palaestra.trainers.reward.async_scoring import JudgeResult, Scoring
 
 
 def outcome(episode):

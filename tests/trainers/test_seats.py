@@ -18,18 +18,18 @@ from palaestra.errors import ConfigError, TrainingHalted, UsageError
 from palaestra.protocols import Engine, Request
 from palaestra.record import read
 from palaestra.trainers import grpo
-from palaestra.trainers.audit.live import require_rewards
-from palaestra.trainers.cold_start import demonstrate
-from palaestra.trainers.config import tiny_config
-from palaestra.trainers.evaluate import by_seat, evaluate
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Successes
-from palaestra.trainers.rollouts import play_batch
-from palaestra.trainers.run import Run
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.seats import seated
-from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.evaluation.evaluate import by_seat, evaluate
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.online_audit import require_rewards
+from palaestra.trainers.losses.group_advantages import Successes
+from palaestra.trainers.reward.async_scoring import Scoring
+from palaestra.trainers.rollout.rollouts import play_batch
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.samplers.group_sampler import Groups
+from palaestra.trainers.samplers.seats import seated
+from palaestra.trainers.samplers.uniform import Uniform
+from palaestra.trainers.setup.cold_start import demonstrate
 
 GAME = "palaestra/solver_critic_v0"
 SOLVER, CRITIC = "solver_0", "critic_0"

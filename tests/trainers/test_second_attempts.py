@@ -9,9 +9,9 @@ from test_refined import SAID, improves, repeats  # noqa: F401
 import palaestra
 from palaestra import UsageError
 from palaestra.agents import Agent, ScriptedPolicy, TokenLimits
-from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.scoring.awaited import JudgeResult
-from palaestra.trainers.second_attempts import attempts, critics
+from palaestra.trainers.evaluation.evaluate import evaluate
+from palaestra.trainers.evaluation.second_attempts import attempts, critics
+from palaestra.trainers.reward.async_scoring import JudgeResult
 
 
 def measured(agent, arena, critique=lambda episode: SAID, **how):

@@ -8,7 +8,7 @@ import pytest
 
 from palaestra import Attempt, Call, ConfigError, Ending, Episode, Start, Status, Task
 from palaestra.record import Record
-from palaestra.trainers.selection import SCORES, SelectionCounts, best, distinct, select, source_of, succeeded
+from palaestra.trainers.data.selection import SCORES, SelectionCounts, best, distinct, select, source_of, succeeded
 
 ENV = "palaestra/TwoHop-v0"
 

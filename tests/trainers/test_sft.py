@@ -17,14 +17,15 @@ from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import Record, write
-from palaestra.trainers import Run, checkpoint, session, train
-from palaestra.trainers.config import OptimizerConfig
-from palaestra.trainers.demonstrations import demonstrations, unfit
-from palaestra.trainers.imitation import Imitation
-from palaestra.trainers.interrupts import Interrupted, Interrupts
-from palaestra.trainers.learner import Learner, rate_at
+from palaestra.trainers import Run, train
+from palaestra.trainers.config.grpo_config import OptimizerConfig
+from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.data.demonstrations import demonstrations, unfit
+from palaestra.trainers.learn.imitation import Imitation
+from palaestra.trainers.learn.learner import Learner, rate_at
+from palaestra.trainers.run.folder import checkpoint, session
+from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.sft import longest_row, sft_rows
-from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 CHAT = families.chat("tiny")
 TALKS = [

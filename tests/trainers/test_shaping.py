@@ -6,8 +6,8 @@ import families
 import pytest
 
 from palaestra import Status
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.scoring.terms import overlong, response_length
+from palaestra.trainers.config.recipes import find_recipe
+from palaestra.trainers.reward.terms import overlong, response_length
 
 TCR, T = find_recipe("grpo-tcr").shaping, find_recipe("grpo-t").shaping
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.errors import UsageError
-from palaestra.trainers import shared
-from palaestra.trainers.attention import AttentionPlan, planned_attention
-from palaestra.trainers.shared import LEAST, in_order, lay_out, parts
+from palaestra.trainers.learn import prefix_trie as shared
+from palaestra.trainers.learn.prefix_attention import AttentionPlan, planned_attention
+from palaestra.trainers.learn.prefix_trie import LEAST, in_order, lay_out, parts
 
 
 @st.composite

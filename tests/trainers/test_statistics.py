@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra import UsageError
-from palaestra.trainers import statistics
-from palaestra.trainers.statistics import (
+from palaestra.trainers.evaluation import statistics
+from palaestra.trainers.evaluation.statistics import (
     any_of_k,
     avg_at_k,
     best_of_resamples,

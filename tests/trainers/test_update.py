@@ -13,12 +13,12 @@ from palaestra.agents import Agent
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Sample
-from palaestra.trainers.forward import token_logprobs
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Successes
+from palaestra.trainers.learn.forward import token_logprobs
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.packing import pack
+from palaestra.trainers.learn.update import update as grpo_update
+from palaestra.trainers.losses.group_advantages import Successes
 from palaestra.trainers.losses.policy import Clip
-from palaestra.trainers.packed import pack
-from palaestra.trainers.update import update as grpo_update
 
 
 def untrained():

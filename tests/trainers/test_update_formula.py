@@ -17,11 +17,11 @@ import torch
 from palaestra.agents import Agent
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.batch import Batch, Sample, Scored
-from palaestra.trainers.config import grpo_config
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.look import look
-from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.update import update
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.config.recipes import find_recipe
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.update import update
 
 
 @dataclass(frozen=True, kw_only=True)

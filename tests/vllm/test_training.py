@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import palaestra
-from palaestra.trainers.config import grpo_config
-from palaestra.trainers.run import Run
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.run.folder import Run
 from palaestra.trainers.training import train
 
 STEPS = 8

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from palaestra.episode import Ending
-from palaestra.trainers.audit.findings import AuditFinding, place_of
+from palaestra.trainers.audit.audit_findings import AuditFinding, place_of
 from palaestra.trainers.batch import Batch, Scored
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from palaestra.agents import Chat
 from palaestra.episode import Ending, Episode, TokenRow
 from palaestra.errors import UsageError
-from palaestra.trainers.audit.findings import AuditFinding, place_of
+from palaestra.trainers.audit.audit_findings import AuditFinding, place_of
 
 _ROUNDING = 1e-3
 """Rounding tolerance: a log-prob may exceed 0 by this much."""

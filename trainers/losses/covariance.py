@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from palaestra.errors import ConfigError
-from palaestra.trainers.checked import NOT_NEGATIVE, check_fields
 from palaestra.trainers.losses.policy import Clip, PolicyLoss
+from palaestra.trainers.validation import NOT_NEGATIVE, check_fields
 
 if TYPE_CHECKING:
     from torch import Tensor

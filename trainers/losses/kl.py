@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from palaestra.trainers.checked import NOT_NEGATIVE, check_fields
+from palaestra.trainers.validation import NOT_NEGATIVE, check_fields
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from palaestra.errors import ConfigError
-from palaestra.trainers.checked import POSITIVE, check_fields
+from palaestra.trainers.validation import POSITIVE, check_fields
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Episode, Status
 from palaestra.trainers.batch import Batch, Seen
-from palaestra.trainers.checked import NOT_NEGATIVE, SHARE, check_fields
-from palaestra.trainers.losses.advantages import Advantages, Floats, group_advantages, less_baseline, returns
+from palaestra.trainers.losses.group_advantages import Advantages, Floats, group_advantages, less_baseline, returns
+from palaestra.trainers.validation import NOT_NEGATIVE, SHARE, check_fields
 
 _EPSILON = 1e-8
 
@@ -89,8 +89,8 @@ class TurnAdvantage:
     """Credit per turn: all tokens have the advantage of the episode, plus that of the tool calls of their turn.
 
     The reward of a turn is the share of its calls that a tool served, compared with the turns of the same number in the
-    group (mean and deviation, as `GroupNormalized`). A turn without a call, such as the last one, has only the advantage of the
-    episode.
+    group (mean and deviation, as `GroupNormalized`). A turn without a call, such as the last one, has only the
+    advantage of the episode.
     """
 
     turn_weight: Annotated[float, NOT_NEGATIVE] = 0.2

@@ -11,8 +11,8 @@ import torch
 from torch.nn import Parameter
 
 from palaestra.errors import MissingExtra
-from palaestra.trainers.config import OptimizerConfig, ScaleConfig
-from palaestra.trainers.scale.masters import Masters
+from palaestra.trainers.config.grpo_config import OptimizerConfig, ScaleConfig
+from palaestra.trainers.scale.master_weights import Masters
 
 
 def make_optimizers(

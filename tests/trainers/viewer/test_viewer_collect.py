@@ -15,9 +15,9 @@ from viewer_records import HOSTILE, hostile_record, record, row
 
 from palaestra.errors import UsageError
 from palaestra.record import Recorder, to_line, write
-from palaestra.trainers.viewer.collect import Collection
-from palaestra.trainers.viewer.entry import content, embedded, entry
-from palaestra.trainers.viewer.pieces import Pieces
+from palaestra.trainers.view.pages.episode_view import content, embedded, entry
+from palaestra.trainers.view.pages.load_episodes import Collection
+from palaestra.trainers.view.pages.token_text import Pieces
 
 Make = Callable[..., Path]
 

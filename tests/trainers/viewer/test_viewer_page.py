@@ -16,8 +16,8 @@ from palaestra.cli import main
 from palaestra.cli.view import Options, chosen_numbers
 from palaestra.errors import UsageError
 from palaestra.record import write as write_records
-from palaestra.trainers.viewer import page
-from palaestra.trainers.viewer.collect import Collection
+from palaestra.trainers.view.pages import page
+from palaestra.trainers.view.pages.load_episodes import Collection
 
 Make = Callable[..., Path]
 

@@ -19,8 +19,8 @@ from viewer_records import record
 
 from palaestra.errors import UsageError
 from palaestra.record import write
-from palaestra.trainers.viewer import server
-from palaestra.trainers.viewer.server import ViewerServer
+from palaestra.trainers.view.pages import viewer_server as server
+from palaestra.trainers.view.pages.viewer_server import ViewerServer
 
 Make = Callable[..., Path]
 SECONDS = 60.0

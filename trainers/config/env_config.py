@@ -1,0 +1,74 @@
+"""The environment of a run, and its command-line options. Not here: the meaning of a mixture (`palaestra.mixture`)."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+from palaestra.errors import ConfigError
+from palaestra.mixture import environments, read_mixture
+from palaestra.options import SERVICE
+from palaestra.plain import from_pairs
+from palaestra.trainers.validation import NOT_NEGATIVE, check_fields
+
+
+def _named(words: list[str]) -> str:
+    if len(words) > 1 and (bare := next((word for word in words if "=" not in word), None)):
+        raise ValueError(f"{bare!r} has no weight; several environments are mixed by weight: two-hop=3 calculator=1")
+    return ",".join(words)
+
+
+EnvId = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="ENV-ID"),
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="ENV-ID",
+        instance_from_str=_named,
+        is_instance=lambda value: isinstance(value, str),
+        str_from_instance=lambda value: value.split(","),
+    ),
+]
+"""Environment id; several words on the command line are a mixture."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvConfig:
+    """What is played."""
+
+    env_id: EnvId
+    """Environment to train in; or a mixture of several by weight, as in two-hop=3 calculator=1."""
+    env_options: Annotated[tuple[str, ...], tyro.conf.arg(name="options", aliases=["--env-options"])] = ()
+    """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes; for one of a mixture
+    calculator.KEY=VALUE."""
+    curated: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--curated"])] = ()
+    """File of `palaestra curate`: of the training tasks only those that it names are played."""
+    train_seats: tuple[str, ...] = ()
+    """Seats that learn, in a game of several; all where none is named."""
+    workers: Annotated[int, NOT_NEGATIVE] = 0
+    """Ray workers that play the episodes, on other machines too; 0 plays them in this process."""
+    ray_address: Annotated[str, SERVICE] = ""
+    """Of a running Ray cluster, or `auto` for this machine's; without it the workers are on this machine."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.ray_address and not self.workers:
+            raise ConfigError(
+                f"ray_address is {self.ray_address!r} and workers is 0; expected how many workers to start"
+            )
+        if any(key.rpartition(".")[2] == "split" for key in self.options):
+            raise ConfigError("env_options has 'split'; training plays train and is measured on eval")
+        if self.env_id is not tyro.MISSING and (mixture := read_mixture(self.env_id)) is not None:
+            mixture.check(self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return `env_options` as the environment takes them."""
+        return from_pairs(self.env_options, "env_options")
+
+    @property
+    def title(self) -> str:
+        """Return the environment's name without the part before a `/`, in lower case: for folder names."""
+        return "-".join(name.rpartition("/")[2].lower() for name in environments(self.env_id, self.options))

@@ -1,0 +1,327 @@
+"""The settings of a run, validated on creation, with one section for each part of the trainer that reads them.
+
+Without torch, because `--help` imports this module. In Python `tiny_config(ID, num_prompts=4)` finds the section of a
+setting by itself.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+import tyro
+from pydantic import Field
+
+from palaestra.errors import ConfigError
+from palaestra.options import SERVICE
+from palaestra.trainers.config.env_config import EnvConfig
+from palaestra.trainers.config.recipes import Recipe, find_recipe
+from palaestra.trainers.validation import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, changed, check_fields
+
+_LONGEST_PROMPT = 2560
+TrackerNames = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
+"""Named one by one on the command line: `--track wandb --track tensorboard`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayConfig:
+    """How it is played."""
+
+    num_prompts: Annotated[int, COUNT] = 64
+    """Tasks a step."""
+    num_generations: Annotated[int, Field(ge=2)] = 16
+    """Episodes of each task: one group."""
+    temperature: Annotated[float, POSITIVE] = 1.0
+    """Of sampling, in play and in the loss."""
+    max_turn_tokens: Annotated[int, COUNT] = 4096
+    """A turn that is cut here ends its episode."""
+    max_episode_tokens: Annotated[int | None, Field(ge=2)] = None
+    """Longest row: prompt, tool results and what the agent says; the recipe's longest response plus 2560 by default."""
+    slots: Annotated[int, COUNT] = 256
+    """Episodes played at once."""
+    cache_tokens: Annotated[int | None, COUNT] = None
+    """Tokens whose keys and values the built-in engine holds; turns wait for room. `slots` rows of full length, or what
+    fits."""
+    ordered: bool = False
+    """Wait for all running tools before decoding on: curves repeat bit by bit, but the slowest tool sets the pace."""
+    max_broken_share: Annotated[float, SHARE] = 0.05
+    """The run stops when more of a step's episodes than this are BROKEN, or dropped for a reward that is no number."""
+    max_staleness: Annotated[int, NOT_NEGATIVE] = 0
+    """Updates that the weights may take between the choice of a token and what is learned from it: so many batches are
+    played ahead of the learner. 0 plays and learns by turns; more asks for an engine with weights of its own."""
+    max_logprob_gap: Annotated[float | None, POSITIVE] = None
+    """The run stops where engine and trainer differ by more, on average over tokens of the newest weights; none: by
+    0.001 in any token where both compute with the same float32 weights, else by 0.1 on average."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.max_staleness and self.ordered:
+            raise ConfigError(
+                f"max_staleness is {self.max_staleness} and ordered is True; a run that plays ahead does not repeat "
+                "bit by bit, for time decides which weights choose a token: set ordered to False (--play.no-ordered)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What samples."""
+
+    kind: Literal["torch", "process", "vllm"] = "torch"
+    """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
+    urls: Annotated[tuple[str, ...], SERVICE] = ()
+    """Addresses of vLLM servers, as `palaestra serve vllm` prints them; the least loaded is asked."""
+    transfer: Literal["files", "nccl", "ipc"] = "files"
+    """How weights get to the servers; the other two are vLLM's own between GPUs, and need palaestra[vllm]."""
+    weights_folder: Annotated[str, SERVICE] = ""
+    """Where weights pass as files, if the servers are on other machines: a folder that all of them see."""
+    answer_seconds: Annotated[float, POSITIVE] = 600.0
+    """For one turn; pauses are not counted."""
+    restart_seconds: Annotated[float, POSITIVE] = 300.0
+    """Seconds to wait for a server when none is available, or for a heartbeat of the engine process."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if (self.kind == "vllm") != bool(self.urls):
+            raise ConfigError(
+                f"engine.kind is {self.kind!r} and engine.urls is {self.urls}; servers are named for vllm, and only "
+                "for vllm: --engine.kind vllm --engine.urls http://127.0.0.1:8000"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    """How fast is learned."""
+
+    algorithm: Literal["adamw", "muon"] = "adamw"
+    """`muon` steps hidden matrices by Muon and the rest by AdamW: for a model that starts from random weights."""
+    learning_rate: Annotated[float, NOT_NEGATIVE] = 1e-6
+    """AdamW's."""
+    matrix_learning_rate: Annotated[float, POSITIVE] = 0.03
+    """Muon's."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """`linear` falls to 5 % at the last step, `cosine` to 0 after it."""
+    warmup_share: Annotated[float, BELOW_ONE] = 0.0
+    """Share of the steps over which the learning rate rises."""
+    adam_beta2: Annotated[float, BELOW_ONE] = 0.999
+    """AdamW's second beta; the first is 0.9."""
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
+    """AdamW's and Muon's."""
+    max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 1.0
+    """Gradients are scaled down to this norm."""
+    micro_batch_tokens: Annotated[int, COUNT] = 16_384
+    """Tokens in one pass, common beginnings counted once; changes memory and speed, not the result."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptimizerConfig(OptimizerConfig):
+    """Optimizer settings: learning rates and batch division."""
+
+    num_mini_batches: Annotated[int, COUNT] = 4
+    """Optimizer steps in a pass over a batch, at most one a group."""
+    num_iterations: Annotated[int, COUNT] = 1
+    """Number of passes (epochs) over a batch. The ratio always refers to the policy that sampled the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleConfig:
+    """What makes a larger model fit into memory."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and arithmetic. In bfloat16 the optimizer steps on float32 copies of the weights and on float32
+    sums of their gradients. `auto` is bfloat16 on a GPU, and float32 on a CPU and for the tiny agent."""
+    fit: bool | None = None
+    """Choose what is left open, and lower the cache and micro-batches, so that the run fits into memory; by default on
+    a GPU. On a CPU what does not fit is refused by default; with False nothing is counted."""
+    optimizer_bits: Literal[32, 8] | None = None
+    """Of AdamW's two moments: 8 takes 2 bytes a trained weight, not 8 (palaestra[quantized]). 32, or what fits."""
+    optimizer_offload: bool | None = None
+    """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU for its steps alone. No, or
+    what fits."""
+    gradient_checkpointing: bool | None = None
+    """Keep one tensor a layer for the backward pass and compute the others again: about a third more time. No, or what
+    fits."""
+    lora_r: Annotated[int, NOT_NEGATIVE] = 0
+    """Rank of a LoRA adapter (palaestra[lora]), which is then all that learns; 0 for none."""
+    lora_alpha: Annotated[float, POSITIVE] = 32.0
+    """The adapter counts `lora_alpha / lora_r` times."""
+    lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
+    """Layers with an adapter, by the ends of their names; `all-linear` for all but embeddings and output layer."""
+
+    rank_timeout: Annotated[float, POSITIVE] = 1800.0
+    """Seconds that a rank waits for the others, as for the slowest episode of a step, before it gives up."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveConfig:
+    """What is kept on disk."""
+
+    checkpoint_every: Annotated[int | None, COUNT] = None
+    """Steps between checkpoints, an epoch of imitation where none is given; there is always one at the end and at an
+    interrupt."""
+    keep_checkpoints: Annotated[int, COUNT] = 2
+    """Older checkpoints are removed."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaySaveConfig(SaveConfig):
+    """What is kept on disk of a run that plays."""
+
+    checkpoint_every: Annotated[int | None, COUNT] = 10
+    """Steps between checkpoints; there is always one at the end and at an interrupt."""
+    recorded_groups: Annotated[int, NOT_NEGATIVE] = 2
+    """Groups a step whose episodes are kept on disk, whole, with their tokens, beside all BROKEN ones; 0 keeps none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalConfig:
+    """How the run is measured on its way."""
+
+    eval_steps: Annotated[int | None, COUNT] = None
+    """Steps between measurements on the held-out tasks; the model of the best one is kept. None measures only before
+    and after."""
+    early_stopping_patience: Annotated[int | None, COUNT] = None
+    """The run ends after so many measurements in a row without more success than the best before them."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.early_stopping_patience is not None and self.eval_steps is None:
+            raise ConfigError("early_stopping_patience counts measurements on the way; set eval_steps too")
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStartConfig:
+    """How the tiny agent is raised."""
+
+    demonstrations: Annotated[int, COUNT] = 6000
+    """Episodes of the demonstrator."""
+    tool_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """Share of them in which it uses its tool."""
+    layers: Annotated[int, COUNT] = 2
+    """Depth of the model."""
+    imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
+    """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Where no
+    demonstration used one, the share of the demonstrations' success that all episodes are to reach."""
+    gate_tasks: Annotated[int, COUNT] = 192
+    """Episodes that the gate is measured on."""
+    first_gate: Annotated[int, NOT_NEGATIVE] = 300
+    """Imitation steps before the gate is first measured."""
+    gate_every: Annotated[int, COUNT] = 50
+    """Steps between measurements."""
+    warmup_steps: Annotated[int, COUNT] = 20
+    """Imitation steps over which the learning rate rises."""
+    imitation_steps: Annotated[int, COUNT] = 700
+    """Steps after which initial weights that have not reached the gate are given up."""
+    decay_steps: Annotated[int, NOT_NEGATIVE] = 150
+    """Steps in which the learning rate falls to 0 once the gate is passed."""
+    max_attempts: Annotated[int, COUNT] = 5
+    """Initial weights that are tried."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class GRPOConfig:
+    """One GRPO run. The defaults are those of GRPO-TCR's authors (arXiv 2510.11701 and its released
+    code); `tiny_config` has those of the built-in agent.
+    """
+
+    KIND: ClassVar[str] = "grpo"
+    LENGTH: ClassVar[str] = "steps"
+
+    env: EnvConfig
+    model: str = "tiny"
+    """`tiny` for the built-in agent, or a model's folder or hub name."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Decides tasks, sampling noise and initial weights."""
+    steps: Annotated[int, COUNT] = 450
+    """How many batches to play and learn from."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
+    """Held-out tasks, played before and after; 0 measures nothing."""
+    track: Annotated[TrackerNames, SERVICE] = ()
+    """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
+    collapse: Literal["warn", "stop", "off"] = "warn"
+    """What follows where the policy collapses, told by entropy, log-prob gap, repetition and tool calls: a note, or an
+    end with a checkpoint."""
+    recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
+    play: PlayConfig = field(default_factory=PlayConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    optimizer: BatchOptimizerConfig = field(default_factory=BatchOptimizerConfig)
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
+    save: PlaySaveConfig = field(default_factory=PlaySaveConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.eval.eval_steps is not None and not self.eval_tasks:
+            raise ConfigError("eval_steps asks for measurements on held-out tasks, and eval_tasks is 0; raise it")
+        if self.engine.kind == "vllm" and self.model == "tiny":
+            raise ConfigError("vLLM does not serve the tiny agent, whose heads are 16 wide; name a --model of yours")
+        longest, prefix = self.play.max_episode_tokens, self.recipe.longest_prefix
+        if longest is not None and prefix >= longest:
+            raise ConfigError(
+                f"max_prefix_tokens is {prefix} and max_episode_tokens {longest}: after a first attempt of that length "
+                "there is no room for a second one; lower the one (--recipe.sampler.max-prefix-tokens), or raise the "
+                "other (--play.max-episode-tokens)"
+            )
+
+    @property
+    def longest_row(self) -> int:
+        """Return `max_episode_tokens`, or the length that the recipe implies if it is None."""
+        longest = self.recipe.shaping.max_completion_length + self.recipe.longest_prefix + _LONGEST_PROMPT
+        return self.play.max_episode_tokens or longest
+
+    @property
+    def heading(self) -> dict[str, Any]:
+        """Return the settings at the beginning of a run's summary."""
+        settings = {
+            "env_id": self.env.env_id,
+            "model": self.model,
+            "recipe": self.recipe.recipe_name,
+            "seed": self.seed,
+        }
+        return {**settings, "steps": self.steps, "eval_tasks": self.eval_tasks}
+
+
+def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
+    """Return the settings that train the built-in agent within a minute on two CPU cores (measured;
+    docs/benchmarks.md).
+
+    `changes` are settings by name, from any section.
+    """
+    settings: dict[str, Any] = {
+        "steps": 50,
+        "num_prompts": 12,
+        "num_generations": 8,
+        "learning_rate": 1e-3,
+        "lr_schedule": "linear",
+        "adam_beta2": 0.99,
+        "max_turn_tokens": 72,
+        "max_episode_tokens": 256,
+        "max_completion_length": 256,
+        "slots": 96,
+        "ordered": True,
+        "micro_batch_tokens": 4096,
+        "checkpoint_every": 5,
+        "recorded_groups": 12,
+    }
+    preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if preset.longest_prefix:
+        settings |= {"max_prefix_tokens": 256, "max_episode_tokens": 512}
+    return grpo_config(env_id, preset, **{**settings, **changes})
+
+
+def grpo_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
+    """Return the settings of GRPO-TCR's authors, for your own model, with changes by name."""
+    preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    return changed(GRPOConfig(EnvConfig(env_id), recipe=preset), changes)

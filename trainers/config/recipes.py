@@ -1,0 +1,200 @@
+"""Named presets of the algorithm.
+
+A recipe names the functions that turn episodes into a gradient, with their settings; each is a callable frozen
+dataclass. Not here: the sources of the values (`recipe_sources`), and the settings of play and optimizer (`config`).
+"""
+
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Annotated
+
+import tyro
+
+from palaestra.errors import ConfigError
+from palaestra.trainers.losses.aggregation import Aggregation
+from palaestra.trainers.losses.covariance import ClipCov, KLCov
+from palaestra.trainers.losses.critic import ValueHead
+from palaestra.trainers.losses.group_advantages import (
+    GreedyBaseline,
+    GroupNormalized,
+    LeaveOneOut,
+    OptimalBaseline,
+    Shuffled,
+    Successes,
+)
+from palaestra.trainers.losses.importance_correction import CORRECTIONS, Masked, Truncated
+from palaestra.trainers.losses.kl import KL
+from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
+from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened
+from palaestra.trainers.reward.reward_model import ReasoningReward
+from palaestra.trainers.reward.staged_shaping import StagedShaping
+from palaestra.trainers.reward.terms import Shaping
+from palaestra.trainers.samplers.dapo import Dynamic
+from palaestra.trainers.samplers.posterior import Posterior
+from palaestra.trainers.samplers.reagent_u import Refined
+from palaestra.trainers.samplers.uniform import Uniform
+from palaestra.trainers.samplers.vspo import VSPO
+from palaestra.trainers.validation import NOT_NEGATIVE, PARTS, POSITIVE, check_fields
+
+SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": VSPO, "posterior": Posterior, "refined": Refined}
+"""Samplers by name: they choose the tasks to play and the groups of a batch."""
+SHAPINGS = {"outcome": Shaping, "progressive": StagedShaping}
+"""Functions by name that compute the terms of the training reward."""
+ADVANTAGES = {
+    "group": GroupNormalized,
+    "leave-one-out": LeaveOneOut,
+    "optimal-baseline": OptimalBaseline,
+    "greedy-baseline": GreedyBaseline,
+    "whitened": Whitened,
+    "turns": TurnAdvantage,
+    "gae": GAE,
+    "successes": Successes,
+    "shuffled": Shuffled,
+}
+"""Advantage functions by name; the last two are controls."""
+CRITICS = {"none": type(None), "head": ValueHead}
+JUDGES = {"none": type(None), "rrm": ReasoningReward}
+"""Judges by name, which read each episode when it ends."""
+LOSSES = {
+    "clip": Clip,
+    "cispo": CISPO,
+    "gmpo": GMPO,
+    "policy-gradient": PolicyGradient,
+    "clip-cov": ClipCov,
+    "kl-cov": KLCov,
+}
+"""Policy losses of a token by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How episodes become a gradient. --recipe.sampler, --recipe.shaping, --recipe.judge, --recipe.advantage,
+    --recipe.loss, --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists
+    them.
+    """
+
+    recipe_name: Annotated[str, tyro.conf.Suppress]
+    """The preset that this is, or was made from."""
+    sampler: Uniform | Dynamic | VSPO | Posterior | Refined = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
+    """What is played next, and which groups make a batch."""
+    shaping: Shaping | StagedShaping = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
+    """The terms of the training reward."""
+    judge: ReasoningReward | None = field(default=None, metadata={PARTS: JUDGES})
+    """Who reads each episode as it ends; the score is one more term."""
+    advantage: (
+        GroupNormalized
+        | LeaveOneOut
+        | OptimalBaseline
+        | GreedyBaseline
+        | Whitened
+        | TurnAdvantage
+        | GAE
+        | Successes
+        | Shuffled
+    ) = field(default_factory=GroupNormalized, metadata={PARTS: ADVANTAGES})
+    """What an episode's reward is compared with."""
+    max_advantage: Annotated[float | None, POSITIVE] = None
+    """Bound of an advantage, to both sides; none for no bound."""
+    loss: Clip | CISPO | GMPO | PolicyGradient | ClipCov | KLCov = field(default_factory=Clip, metadata={PARTS: LOSSES})
+    """The policy loss of a token."""
+    critic: ValueHead | None = field(default=None, metadata={PARTS: CRITICS})
+    """What expects rewards, for the advantage `gae`."""
+    correction: Truncated | Masked | None = field(default=None, metadata={PARTS: CORRECTIONS})
+    """How tokens are weighed that other weights or another arithmetic sampled: none, truncated (TIS), masked (MIS)."""
+    kl: KL = field(default_factory=KL)
+    """The penalty for leaving the starting policy."""
+    aggregation: Aggregation = "token"
+    """What weighs the same in the loss: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5); `sum`
+    adds up a sample's tokens, `constant` divides that by max_completion_length."""
+    entropy_coef: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Bonus for the entropy of what tokens are drawn from, in the loss."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if isinstance(self.advantage, GAE) != (self.critic is not None):
+            raise ConfigError(
+                "the advantage gae and a critic belong together; expected --recipe.advantage gae --recipe.critic head, "
+                "or neither"
+            )
+        if isinstance(self.sampler, Refined) and self.judge is None:
+            raise ConfigError(
+                "the sampler refined plays second attempts that have read a critique, and this recipe has no judge to "
+                "write one; expected --recipe.judge rrm --recipe.judge.url URL, or another sampler"
+            )
+        if self.kl.kl_in_reward and not self.kl.beta:
+            raise ConfigError("kl_in_reward is True and beta is 0: nothing would be charged; expected a beta above 0")
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Return the smallest and largest possible training reward, including a judge's term."""
+        low, high = self.shaping.reward_range
+        judge_range = (0.0, 0.0) if self.judge is None else self.judge.reward_range
+        return low + judge_range[0], high + judge_range[1]
+
+    @property
+    def longest_prefix(self) -> int:
+        """Return the largest number of tokens between a prompt and the attempt that is trained on."""
+        return self.sampler.max_prefix_tokens if isinstance(self.sampler, Refined) else 0
+
+
+OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
+"""The outcome without further terms."""
+PLAIN = Clip(0.2, 0.2, None)
+"""The clip of PPO."""
+SEQUENCE = Clip(3e-4, 4e-4, None, "sequence")
+RULE = Shaping(10_000, None, 0.0, outcome_range="unit")
+"""The rule's reward without further terms; a judge's score may be added."""
+RECIPES = {
+    recipe.recipe_name: recipe
+    for recipe in (
+        Recipe("grpo-t", shaping=Shaping(16_384, None), loss=Clip(0.2, 0.2), kl=KL(0.001)),
+        Recipe("grpo-tcr"),
+        Recipe("grpo-scr", loss=SEQUENCE, aggregation="sample"),
+        Recipe("demyagent", loss=Clip(epsilon_high=0.315)),
+        Recipe("dapo", sampler=Dynamic(), shaping=Shaping(tool_bonus=0.0), loss=Clip(0.2, 0.28, None)),
+        Recipe("dr-grpo", shaping=OUTCOME, advantage=GroupNormalized("none"), loss=PLAIN, aggregation="constant"),
+        Recipe("gspo", shaping=OUTCOME, loss=SEQUENCE, aggregation="sample"),
+        Recipe("cispo", shaping=OUTCOME, loss=CISPO()),
+        Recipe("rloo", shaping=OUTCOME, advantage=LeaveOneOut(), loss=PLAIN, aggregation="sum"),
+        Recipe("remax", shaping=OUTCOME, advantage=GreedyBaseline(), loss=PLAIN, aggregation="sum"),
+        Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
+        Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
+        Recipe("ppo", shaping=OUTCOME, advantage=GAE(), critic=ValueHead(), loss=PLAIN, kl=KL(0.001, "k1", True)),
+        Recipe("reagent-none", Dynamic(), RULE, loss=Clip(0.2, 0.28, None), aggregation="sample"),
+        Recipe(
+            "reagent-r", Dynamic("reward"), RULE, ReasoningReward(), loss=Clip(0.2, 0.28, None), aggregation="sample"
+        ),
+        Recipe(
+            "reagent-u",
+            Refined(max_rounds=10),
+            replace(RULE, max_completion_length=11_000),
+            ReasoningReward(tries=10),
+            loss=Clip(0.2, 0.34, None),
+            aggregation="sample",
+        ),
+        Recipe("vspo", sampler=VSPO(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
+        Recipe("prs", shaping=StagedShaping(), loss=PLAIN, kl=KL(0.001)),
+        Recipe(
+            "vspo-prs",
+            sampler=VSPO(),
+            shaping=StagedShaping(),
+            max_advantage=3.0,
+            loss=PLAIN,
+            kl=KL(0.001),
+        ),
+    )
+}
+"""The presets by name, as `--recipe` takes them."""
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return the preset of this name. Raise `ConfigError` for an unknown name."""
+    if name == "reagent-c":
+        raise ConfigError(
+            "reagent-c trains nothing: an agent is played with, reads a critique and tries again; it is measured by "
+            "`palaestra eval ID --model MODEL --critic URL`"
+        )
+    if name not in RECIPES:
+        close = get_close_matches(name, RECIPES, n=1, cutoff=0.0)[0]
+        raise ConfigError(f"no recipe is called {name!r}; did you mean {close!r}? recipes: {', '.join(RECIPES)}")
+    return RECIPES[name]

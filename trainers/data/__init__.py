@@ -1,0 +1,1 @@
+"""Episodes to imitate and tasks to play: demonstrations, selection and curation."""

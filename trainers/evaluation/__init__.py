@@ -1,0 +1,1 @@
+"""How good an agent is: evaluation, metrics and statistics."""

@@ -1,0 +1,111 @@
+"""Reagent-C (arXiv 2601.22154): an agent plays held-out tasks, reads a critique of each attempt, and tries again.
+
+Nothing is trained, and the first attempts are those of `evaluate`. A second attempt begins when its critique is ready,
+from the start that the sampler `refined` would make. Not here: the judge that writes critiques (see `scoring`). Not
+supported: several ranks, and games.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.agents import Agent, TokenLimits, play
+from palaestra.episode import Episode, Start
+from palaestra.errors import UsageError
+from palaestra.protocols import Arena
+from palaestra.trainers.evaluation.evaluate import (
+    SEEDS_BEYOND_TRAINING,
+    Report,
+    compare,
+    held_out_starts,
+    summarise,
+)
+from palaestra.trainers.evaluation.statistics import PairedDifference
+from palaestra.trainers.reward.async_scoring import JudgeFunction, Scoring
+from palaestra.trainers.run.progress import OnProgress, Progress, ignore
+from palaestra.trainers.samplers.reagent_u import second_start
+from palaestra.trainers.samplers.seats import seats_of
+from palaestra.trainers.samplers.task_of_group import held_out
+
+_OF_PREFIX = 2
+"""A first attempt with its critique may use at most one in this many of an episode's tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Two evaluations of an agent: without and with a critique of its first attempt."""
+
+    first: Report
+    second: Report
+    first_episodes: list[Episode]
+    """Episodes of first attempts, in task order."""
+    second_episodes: list[Episode]
+    without_critique: int
+    """Number of second attempts without a critique: plain samples."""
+    fault: str = ""
+    """Last error of the judge; "" if it never failed."""
+
+    @property
+    def gain(self) -> PairedDifference:
+        """Return the comparison of second attempts with first ones, paired by task."""
+        return compare(self.second_episodes, self.first_episodes)
+
+
+def attempts(
+    agent: Agent,
+    arena: Arena,
+    scoring: Scoring,
+    *,
+    tasks: int = 256,
+    samples: int = 1,
+    temperature: float = 1.0,
+    limits: TokenLimits | None = None,
+    seed: int = 0,
+    stage: str = "evaluation",
+    ended: Callable[[Episode], object] | None = None,
+    on_progress: OnProgress = ignore,
+) -> Attempts:
+    """Play the first `tasks` tasks of the arena's split `samples` times each, and repeat each attempt.
+
+    Each episode is passed to `ended` when it ends, and reported. `scoring` requests the critiques from a judge;
+    `critics` creates one.
+    """
+    if seats := seats_of(arena):
+        raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
+    task_list, limits = held_out(arena, tasks), limits or TokenLimits()
+    queue = deque(held_out_starts(task_list, samples, seed))
+    total, judged, fault = len(queue), 0, ""
+
+    def starts() -> Iterator[Start | None]:
+        nonlocal judged, fault
+        while queue or judged < total:
+            for scored in scoring.ready():
+                judged += 1
+                fault = scored.fault or fault
+                number = scored.episode.start.seed + SEEDS_BEYOND_TRAINING
+                queue.appendleft(second_start(scored, number, limits.max_episode_tokens // _OF_PREFIX))
+            yield queue.popleft() if queue else None
+
+    by_attempt: tuple[list[Episode], list[Episode]] = ([], [])
+    with closing(play(agent, arena, starts(), limits=limits, temperature=temperature)) as finished_episodes:
+        for episode in finished_episodes:
+            is_second = episode.start.seed >= 2 * SEEDS_BEYOND_TRAINING
+            by_attempt[is_second].append(episode)
+            if ended is not None:
+                ended(episode)
+            if not is_second:
+                scoring.put(episode)
+            scored = [attempt.parts["success"] for attempt in by_attempt[True] if attempt.reward is not None]
+            metrics = {"rewards/success/mean": sum(scored) / len(scored)} if scored else {}
+            on_progress(Progress(stage, len(by_attempt[False]) + len(by_attempt[True]), 2 * total, metrics))
+    for episodes in by_attempt:
+        episodes.sort(key=lambda episode: episode.start.key[:3])
+    first, second = (summarise(episodes, len(task_list), samples, temperature) for episodes in by_attempt)
+    return Attempts(first, second, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
+
+
+def critics(judge: JudgeFunction, **options: Any) -> Scoring:
+    """Return a scoring that only requests critiques from a judge. The caller must close it."""
+    return Scoring(lambda episode: {}, judge, **options)

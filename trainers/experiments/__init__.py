@@ -1,0 +1,1 @@
+"""Many runs: controls and sweeps."""

@@ -1,0 +1,1 @@
+"""The learner: log-probs, packing, gradients and the optimizer step."""

@@ -1,0 +1,197 @@
+"""Compute the log-probs of a batch's tokens under a model.
+
+Rows lie side by side without padding, and a prefix that several rows share is computed once (`shared`, `attention`).
+Nothing after the last sampled token of a row is computed, and the output layer sees only the positions before sampled
+tokens, in blocks (`block_logprobs`). Models whose attention does not support this get padded rows of similar length.
+Only this file knows about padding.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from palaestra.agents.head import head_of
+from palaestra.trainers.learn.packing import Packed
+from palaestra.trainers.learn.prefix_attention import NAME, AttentionPlan
+from palaestra.trainers.learn.prefix_trie import Layout, in_order, lay_out, parts
+from palaestra.trainers.losses.chunked_logprobs import block_logprobs
+from palaestra.trainers.scale.fsdp import through
+
+_BUCKET = 1.35
+"""Largest ratio between the longest and the shortest row of a padded micro-batch."""
+_PROBED = ((30, 4), (30, 9), (30, 9, 3), (5,))
+"""Rows of the probe, each as the sizes of its segments: two depths, and one row that shares nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardScores:
+    """Output of a model for a batch of tokens."""
+
+    logprobs_N: Tensor
+    """Log-prob of each sampled token given the tokens before it; 0 at tokens that were not sampled."""
+    entropies_N: Tensor
+    """Entropy of the distribution that each token was sampled from, in nats."""
+    computed: int
+    """Number of positions that went through the model, padding included."""
+    hidden_SD: Tensor
+    """Last hidden state before each sampled token, without a gradient: the input of a critic."""
+
+
+def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
+    """Split rows into micro-batches of at most `max_tokens` tokens, with shared tokens counted once.
+
+    A longer row gets a micro-batch of its own. Rows with a common prefix stay together if they fit.
+    """
+    if not shares_beginnings(model):
+        return [packed.select(part) for part in _buckets(packed.lengths.tolist(), max_tokens)]
+    order, lengths, commons = _sorted(_needed(packed))
+    return [packed.select(order[part.start : part.stop]) for part in parts(lengths, commons, max_tokens)]
+
+
+def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> ForwardScores:
+    """Return the log-prob and the entropy of each sampled token."""
+    read, head = _flat if shares_beginnings(model) else _padded, head_of(model)
+
+    def work() -> tuple[tuple[Tensor, Tensor], int, Tensor]:
+        hidden_SD, computed = read(model, packed)
+        logprobs_and_entropies = block_logprobs(head, hidden_SD, packed.ids_N[packed.sampled_N], temperature)
+        return logprobs_and_entropies, computed, hidden_SD.detach()
+
+    logprobs_and_entropies, computed, hidden_SD = through(model, work)
+    nothing_N = torch.zeros_like(packed.sampled_logprobs_N)
+    logprobs_N, entropies_N = (
+        nothing_N.masked_scatter(packed.sampled_N, values_S) for values_S in logprobs_and_entropies
+    )
+    return ForwardScores(logprobs_N, entropies_N, computed, hidden_SD)
+
+
+_known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def shares_beginnings(model: Any) -> bool:
+    """Return whether shared prefixes are computed once. A probe of each new model tests that this changes no result.
+
+    A model that passes keeps the attention function NAME, which equals `sdpa` for all other callers.
+    """
+    if model not in _known:
+        _known[model] = _tried(model)
+    # If another attention function was set since then, it would read a layout as one long row.
+    return _known[model] and model.config.get_text_config()._attn_implementation == NAME
+
+
+@torch.no_grad()
+def _tried(model: Any) -> bool:
+    """Return whether rows that are laid out together get the same hidden states as each row alone."""
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    kinds = set(getattr(config, "layer_types", None) or {"full_attention"})
+    if before not in ("sdpa", NAME) or kinds != {"full_attention"}:
+        return False
+    weight = model.get_input_embeddings().weight
+    rows = [
+        np.concatenate([(np.arange(size) * 7 + 31 * place + size) % weight.shape[0] for place, size in enumerate(row)])
+        for row in _PROBED
+    ]
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        alone = [
+            model.base_model(input_ids=torch.tensor(row, device=weight.device)[None], use_cache=False)[0][0]
+            for row in rows
+        ]
+        model.set_attn_implementation(NAME)
+        order, lengths, commons = _sorted(rows)
+        layout = lay_out(lengths, commons)
+        together = _hidden(model, [rows[i] for i in order], layout)
+        states = [together[torch.from_numpy(layout.places[i]).to(weight.device)] for i in range(len(rows))]
+        max_value = max(float(each.abs().max()) for each in alone)
+        max_gap = max(float((state - alone[i]).abs().max()) for state, i in zip(states, order, strict=True))
+        fits = max_gap <= max(1e-4, 8 * torch.finfo(weight.dtype).eps) * max_value
+    except Exception:  # Architectures reject a keyword, a function or a head width by different errors.
+        fits = False
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    if not fits:
+        model.set_attn_implementation(before)
+    return fits
+
+
+def _flat(model: Any, packed: Packed) -> tuple[Tensor, int]:
+    """Return the hidden states before sampled tokens, from rows laid out side by side."""
+    rows = _needed(packed)
+    order, lengths, commons = _sorted(rows)
+    layout = lay_out(lengths, commons)
+    hidden_TD = _hidden(model, [rows[i] for i in order], layout)
+    places = dict(zip(order, layout.places, strict=True))
+    before = [places[i][sampled[1:].nonzero()[0]] for i, sampled in enumerate(_by_row(packed, packed.sampled_N))]
+    before_S = torch.from_numpy(np.concatenate(before)).to(hidden_TD.device)
+    return hidden_TD.index_select(0, before_S), layout.size
+
+
+def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
+    """Return the last hidden state of each token in a layout of sorted rows."""
+    stretches = [(segment.row, slice(segment.place, segment.place + segment.size)) for segment in layout.segments]
+    ids = np.concatenate([rows[row][stretch] for row, stretch in stretches])
+    positions = np.concatenate([np.arange(stretch.start, stretch.stop) for _, stretch in stretches])
+    device = model.get_input_embeddings().weight.device
+    ids_1T, positions_1T = (torch.from_numpy(each).to(device)[None] for each in (ids, positions))
+    output = model.base_model(
+        input_ids=ids_1T,
+        position_ids=positions_1T,
+        # For positions that restart, the model would build a mask of tokens times tokens. It takes a mask with four
+        # dimensions as it is, and the plan replaces it.
+        attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device),
+        plan=AttentionPlan(layout, device),
+        use_cache=False,
+    )
+    hidden_TD: Tensor = output.last_hidden_state[0]
+    return hidden_TD
+
+
+def _padded(model: Any, packed: Packed) -> tuple[Tensor, int]:
+    """Return the hidden states before sampled tokens, from rows padded on the right. Attention is causal, so this
+    changes no result.
+    """
+    lengths_R = packed.lengths
+    begins_R = lengths_R.cumsum(0) - lengths_R
+    places_N = torch.arange(len(packed.ids_N), device=packed.ids_N.device) - begins_R[packed.row_N]
+    ids_RL = packed.ids_N.new_zeros((len(lengths_R), int(lengths_R.max())))
+    ids_RL[packed.row_N, places_N] = packed.ids_N
+    hidden_RLD = model.base_model(input_ids=ids_RL, use_cache=False).last_hidden_state
+    return hidden_RLD[packed.row_N[packed.sampled_N], places_N[packed.sampled_N] - 1], ids_RL.numel()
+
+
+def _needed(packed: Packed) -> list[NDArray[Any]]:
+    """Return the ids of each row that predict something: those before its last sampled token."""
+    rows, sampled = _by_row(packed, packed.ids_N), _by_row(packed, packed.sampled_N)
+    return [ids[: row_sampled.nonzero()[0][-1]] for ids, row_sampled in zip(rows, sampled, strict=True)]
+
+
+def _by_row(packed: Packed, values_N: Tensor) -> list[NDArray[Any]]:
+    return np.split(values_N.cpu().numpy(), packed.lengths.cumsum(0)[:-1].cpu().numpy())
+
+
+def _sorted(rows: list[NDArray[Any]]) -> tuple[list[int], list[int], list[int]]:
+    """Return the rows' order and, in that order, their lengths and how much each shares with the row before."""
+    order, commons = in_order(rows)
+    return order, [len(rows[i]) for i in order], commons
+
+
+def _buckets(lengths: list[int], max_tokens: int) -> list[list[int]]:
+    """Group rows of similar length into parts of at most `max_tokens` padded tokens."""
+    buckets: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
+        if (
+            not buckets
+            or lengths[row] > _BUCKET * lengths[buckets[-1][0]]
+            or lengths[row] * (len(buckets[-1]) + 1) > max_tokens
+        ):
+            buckets.append([])
+        buckets[-1].append(row)
+    return buckets

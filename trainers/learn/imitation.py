@@ -1,0 +1,70 @@
+"""Imitate token rows, step by step; shared by the cold start and supervised fine-tuning.
+
+Not here: the choice of rows (`sft`, `cold_start`).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from palaestra.episode import TokenRow
+from palaestra.errors import ConfigError
+from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.learn.forward import micro_batches, token_logprobs
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.packing import pack_rows
+
+
+class Imitation:
+    """A learner that imitates rows step by step. Each epoch has a new order."""
+
+    def __init__(self, learner: Learner[SFTConfig], rows: Sequence[TokenRow]) -> None:
+        """Create the imitation. A learner that has taken steps continues with the next rows."""
+        if not rows:
+            raise ConfigError("there is nothing to imitate: no demonstration was given")
+        self.learner, self._rows = learner, rows
+        # A batch never holds a row twice, even with few rows.
+        self._size = min(learner.config.batch_rows, len(rows))
+        # Enough steps for `epochs` passes over all rows; the last batch may begin another pass.
+        learner.steps = -(-learner.config.epochs * len(rows) // self._size)
+        order = self._shuffled(np.random.default_rng([learner.config.seed, 1]))
+        self._order = islice(order, learner.step * self._size, None)
+
+    @property
+    def epoch_steps(self) -> int:
+        """Return the number of steps of one pass over all rows."""
+        return -(-len(self._rows) // self._size)
+
+    def step(self, rate: float | None = None) -> dict[str, float]:
+        """Imitate the next rows. `rate` is the factor of the learning rates; None uses the schedule.
+
+        Return the metrics, including the loss per token.
+        """
+        learner, config = self.learner, self.learner.config.optimizer
+        rate = learner.rate if rate is None else rate
+        packed = pack_rows([next(self._order) for _ in range(self._size)])
+        packed = packed.to(next(learner.model.parameters()).device)
+        tokens, total = int(packed.sampled_N.sum()), 0.0
+        for micro in micro_batches(learner.model, packed, config.micro_batch_tokens):
+            with learner.computing():
+                loss = -token_logprobs(learner.model, micro).logprobs_N.sum() / tokens
+                loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        norm = learner.descend(rate)
+        learner.step += 1
+        learner.torn = False
+        return {
+            "loss": total,
+            "num_tokens": tokens,
+            "grad_norm": norm or 0.0,
+            "skipped_steps": float(norm is None),
+            "learning_rate": config.learning_rate * rate,
+            "epoch": learner.step * self._size // len(self._rows),
+        }
+
+    def _shuffled(self, rng: np.random.Generator) -> Iterator[TokenRow]:
+        """Yield the rows in a new order in each epoch."""
+        while True:
+            for index in rng.permutation(len(self._rows)):
+                yield self._rows[index]

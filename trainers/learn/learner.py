@@ -1,0 +1,184 @@
+"""The trained model with its optimizers and learning-rate schedule: all that a checkpoint holds.
+
+GRPO and imitation share it. It also takes the optimizer step, which is skipped if the gradient is not finite. Not here:
+the computation of gradients (`update`, `sft`), and how a learner is saved (`checkpoint`).
+"""
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from palaestra.agents import Agent
+from palaestra.agents.adapters import adapted, adapter_off
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.head import head_of
+from palaestra.agents.local_model import LocalModel
+from palaestra.agents.policies.table import trained_engines
+from palaestra.errors import TrainingHalted
+from palaestra.trainers.config.grpo_config import GRPOConfig, OptimizerConfig
+from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.learn.forward import shares_beginnings
+from palaestra.trainers.losses.critic import Critic
+from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
+from palaestra.trainers.scale.fsdp import divided, whole_number, whole_weights
+from palaestra.trainers.scale.master_weights import Masters
+from palaestra.trainers.scale.optimizer_offload import HostMemory
+from palaestra.trainers.scale.optimizers import make_optimizers
+from palaestra.trainers.scale.ranks import ALONE, Ranks, here
+
+RunConfigT = TypeVar("RunConfigT", bound=GRPOConfig | SFTConfig)
+MAX_SKIPPED = 3
+"""Number of consecutive optimizer steps that may be skipped."""
+
+
+@dataclass(slots=True, eq=False)
+class Learner(Generic[RunConfigT]):
+    """A model in training, the agent whose engine samples from it, and the optimizer states."""
+
+    agent: Agent
+    model: Any
+    config: RunConfigT
+    step: int = 0
+    """Number of steps taken so far, which is also the version of the weights."""
+    reference: Any = None
+    """Reference model of the KL; a copy of the initial model if none is passed. With an adapter it is the model
+    itself, whose adapter is off while the reference is computed (`as_reference`). None if there is no KL."""
+    steps: int = 0
+    """Number of steps to take, which schedules need. A GRPO config sets it."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """State of the batch source (sampler or data order) after this step, as plain data."""
+    critic: Critic | None = field(init=False, default=None)
+    """Value head; None if the recipe has no critic."""
+    ranks: Ranks = ALONE
+    """Ranks that the model is divided among."""
+    masters: Masters = field(init=False)
+    """Trained parameters, and the float32 master weights that the optimizers step instead."""
+    optimizers: list[torch.optim.Optimizer] = field(init=False)
+    torn: bool = field(init=False, default=False)
+    """True from the first change of the weights in a step until `publish`: meanwhile they belong to no step."""
+    skipped: int = field(init=False, default=0)
+    """Number of consecutive optimizer steps that were skipped."""
+    _bases: list[float] = field(init=False)
+    _host: HostMemory | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.config, GRPOConfig):
+            self.steps = self.config.steps
+            if self.config.recipe.critic is not None:
+                self.critic = Critic(self.config.recipe.critic, self.model, self.config.seed)
+            if self.config.recipe.kl.beta > 0 and self.reference is None:
+                self.reference = self.model if adapted(self.model) else copy.deepcopy(self.model)
+        if self.reference is not None and self.reference is not self.model:
+            self.reference.requires_grad_(False)
+        scale = self.config.scale
+        if scale.gradient_checkpointing:
+            prepare_checkpointing(self.model)
+        self.masters = Masters(self.model)
+        self.optimizers = make_optimizers(self.model, self.masters, self.config.optimizer, scale)
+        self._bases = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(self._tear)
+        if scale.optimizer_offload:
+            self._host = HostMemory(self.optimizers, self.masters)
+
+    @property
+    def tokenizer(self) -> Any:
+        """Return the tokenizer of the agent's chat."""
+        assert self.agent.chat is not None, "an agent with a model has a chat"
+        return self.agent.chat.tokenizer
+
+    @property
+    def rate(self) -> float:
+        """Return the factor of the learning rate in the next step."""
+        return rate_at(self.step, self.steps, self.config.optimizer)
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Return a context for forward passes that a backward pass follows. Layers are checkpointed in it if the config
+        says so.
+        """
+        return checkpointed(self.model) if self.config.scale.gradient_checkpointing else nullcontext()
+
+    @contextmanager
+    def as_reference(self) -> Iterator[Any]:
+        """Yield the reference model of the KL, for the length of a block."""
+        with adapter_off(self.model) if self.reference is self.model else nullcontext():
+            yield self.reference
+
+    def descend(self, rate: float) -> float | None:
+        """Take an optimizer step and discard the gradients. Return their norm, or None if the step was skipped.
+
+        The critic steps only if the model does, because one non-finite pass affects both.
+        """
+        with nullcontext() if self._host is None else self._host.brought():
+            self.masters.take_gradients()
+            parameters = self.masters.stepped.values()
+            max_norm = self.config.optimizer.max_grad_norm
+            norm = whole_number(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+            critic_norm = 0.0 if self.critic is None else self.critic.clip_gradient(max_norm)
+            is_finite = math.isfinite(norm) and math.isfinite(critic_norm)
+            self.skipped = 0 if is_finite else self.skipped + 1
+            for optimizer, base in zip(self.optimizers, self._bases, strict=True):
+                for group in optimizer.param_groups:
+                    group["lr"] = base * rate
+                if is_finite:
+                    optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            if self.critic is not None and is_finite:
+                self.critic.step(rate)
+            elif self.critic is not None:
+                self.critic.drop_gradient()
+            if is_finite:
+                self.masters.round_back()
+        return norm if is_finite else None
+
+    def require_gradients(self) -> None:
+        """Raise `TrainingHalted` after too many skipped optimizer steps in a row. The weights are those of the last
+        step taken.
+        """
+        if self.skipped >= MAX_SKIPPED:
+            raise TrainingHalted(
+                f"the gradients of the last {self.skipped} optimizer steps were no numbers, and none of them was "
+                "taken; a lower learning_rate or max_grad_norm may help, from an earlier checkpoint"
+            )
+
+    def publish(self) -> None:
+        """Make the engines sample from the current weights. An engine that shares the weights copies nothing."""
+        for engine in trained_engines(self.agent):
+            shared = engine.shares_weights
+            tensors = self.model.named_parameters() if shared else whole_weights(self.model)
+            engine.update_weights(tensors, version=self.step)
+            if shared:  # Its cache was released during the update.
+                engine.reclaim()
+        self.torn = False
+
+    def _tear(self, *_: object) -> None:
+        self.torn = True
+
+
+def rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Return the factor of the learning rate in a step (from 0): linear warm-up, then constant, linear or cosine."""
+    rising = int(config.warmup_share * steps)
+    if step < rising:
+        return (step + 1) / rising
+    if config.lr_schedule == "constant":
+        return 1.0
+    if config.lr_schedule == "linear":
+        return 1 - 0.95 * (step - rising) / max(1, steps - rising - 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def to_learn(local: LocalModel) -> Any:
+    """Return the model to train: the opened one. With several ranks it is sharded, or a sharded copy if the engine
+    samples from it.
+    """
+    if here().count == 1:
+        return local.model
+    learning = copy.deepcopy(local.model) if isinstance(local.agent.engine, TorchEngine) else local.model
+    # Both probe a new model with forward passes, which a single rank of a sharded model could not make.
+    head_of(learning), shares_beginnings(learning)
+    return divided(learning, here())

@@ -1,0 +1,1 @@
+"""The training reward: its terms, judges and scoring."""

@@ -1,0 +1,1 @@
+"""Playing: batches of scored groups for the learner."""

@@ -1,0 +1,65 @@
+"""A sampler that plays one rank's share of another sampler's groups; all ranks have the same batches.
+
+Every group is drawn by its number, so each rank knows all groups and plays its own ones whole, because the members of a
+group share their prompt. A rank that has played its share of the available groups waits, and all ranks exchange their
+scored episodes. So the wrapped sampler gets the same episodes in the same order on every rank.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.episode import Start
+from palaestra.trainers.batch import Batch, Scored
+from palaestra.trainers.samplers.sampler import Sampler
+from palaestra.trainers.scale.ranks import Ranks
+
+
+class Share:
+    """A rank's share of a sampler."""
+
+    def __init__(self, whole: Sampler, ranks: Ranks, seats: Sequence[str] = ()) -> None:
+        self._whole, self._ranks, self._seats = whole, ranks, max(1, len(seats))
+        self._heard: list[Scored] = []
+        self._out = 0
+        """Number of episodes that began and are not scored yet."""
+        self._ahead: Start | None = None
+
+    def next(self, ahead: int = 0) -> Start | None:
+        """Return the next start of this rank; None if there is none now."""
+        start = self._peek()
+        self._ahead = None
+        self._out += start is not None
+        return start
+
+    def heard(self, scored: Scored) -> None:
+        """Store a scored episode until all ranks exchange theirs."""
+        self._heard.append(scored)
+        self._out -= 1
+
+    def wanted(self, start: Start) -> bool:
+        """Return True: every episode is played to its end, because nothing reaches the sampler before the exchange."""
+        return True
+
+    def batch(self) -> Batch | None:
+        """Return the batch once all ranks have played their starts; None before that."""
+        if self._out or self._peek() is not None:
+            return None
+        for of_rank in self._ranks.gathered(self._heard):
+            for scored in of_rank:
+                self._whole.heard(scored)
+        self._heard = []
+        return self._whole.batch()
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state of the wrapped sampler; it equals that of a single-process run."""
+        return self._whole.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state` returned."""
+        self._whole.load(state)
+
+    def _peek(self) -> Start | None:
+        while self._ahead is None and (start := self._whole.next()) is not None:
+            if start.group // self._seats % self._ranks.count == self._ranks.rank:
+                self._ahead = start
+        return self._ahead

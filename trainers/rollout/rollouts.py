@@ -1,0 +1,129 @@
+"""Collect batches of scored episodes: play the sampler's starts and score each episode when it ends.
+
+Normally each batch is played with the weights of the step before it. With `max_staleness`, play continues during the
+update (`async_rollouts`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from palaestra.agents import Agent, TokenLimits, play
+from palaestra.agents.policies.table import in_every_seat, trained_engines
+from palaestra.episode import Start
+from palaestra.protocols import Arena
+from palaestra.trainers.batch import Batch
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.reward.async_scoring import Scoring
+from palaestra.trainers.reward.reward_model import scoring
+from palaestra.trainers.reward.staged_shaping import Curriculum, Fixed, opened
+from palaestra.trainers.rollout.async_rollouts import PlayAhead, require_own_weights
+from palaestra.trainers.rollout.engine_lock import EngineLock
+from palaestra.trainers.rollout.make_sampler import open_sampler
+from palaestra.trainers.samplers.sampler import Sampler
+from palaestra.trainers.samplers.seats import seats_of
+
+
+class Rollouts:
+    """The source of a learner's batches; a context manager.
+
+    Play begins at the learner's state. After a `pause` it begins again at the learner's state of that time.
+    """
+
+    def __init__(self, learner: Learner[GRPOConfig], arena: Arena) -> None:
+        recipe, play_config = learner.config.recipe, learner.config.play
+        require_own_weights(learner.agent, play_config.max_staleness)
+        self._learner, self._arena, self._lock = learner, arena, EngineLock()
+        self._judge = None if recipe.judge is None else recipe.judge.opened()
+        self._shaping: Fixed | Curriculum
+        self._next: Callable[[], Batch] | None = None
+        self._playing = ExitStack()
+
+    def next(self) -> Batch:
+        """Play until a batch is complete. With `max_staleness`, wait for the oldest queued batch."""
+        if self._next is None:
+            self._next = self._begin()
+        return self._next()
+
+    def learned_from(self, batch: Batch) -> Mapping[str, Any]:
+        """Return the state after a batch. A checkpoint holds it, and a resumed run continues from it."""
+        return self._shaping.after(batch)
+
+    def between_polls(self) -> AbstractContextManager[None]:
+        """Hold the engine lock for a block in which its weights may change while play continues on its thread."""
+        return self._lock.take(urgent=True)
+
+    def pause(self) -> None:
+        """Stop playing ahead, so that the engine is free. Batches played ahead are dropped and played again."""
+        if self._learner.config.play.max_staleness:
+            self._stop()
+
+    def close(self) -> None:
+        """Stop playing and close the judge. An error in one does not prevent the other."""
+        with ExitStack() as stack:
+            if self._judge is not None:
+                stack.callback(self._judge.close)
+            stack.callback(self._stop)
+
+    def __enter__(self) -> "Rollouts":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self) -> Callable[[], Batch]:
+        learner, arena, play_config = self._learner, self._arena, self._learner.config.play
+        self._shaping = opened(learner.config.recipe.shaping, learner.state)
+        scored = scoring(self._shaping, self._judge, ordered=arena.ordered)
+        self._playing.callback(scored.close)
+        play_arguments = in_every_seat(learner.agent, seats_of(arena)), arena, open_sampler(learner, arena), scored
+        limits = TokenLimits(play_config.max_turn_tokens, learner.config.longest_row)
+        play_options: dict[str, Any] = {"limits": limits, "temperature": play_config.temperature}
+        if not play_config.max_staleness:
+            return partial(play_batch, *play_arguments, **play_options)
+        ahead = PlayAhead(*play_arguments, **play_options, max_staleness=play_config.max_staleness, lock=self._lock)
+        self._playing.callback(ahead.close)
+        return ahead.next
+
+    def _stop(self) -> None:
+        self._next = None
+        self._playing.close()
+
+
+def play_batch(
+    agent: Agent,
+    arena: Arena,
+    sampler: Sampler,
+    scoring: Scoring,
+    *,
+    limits: TokenLimits | None = None,
+    temperature: float = 1.0,
+) -> Batch:
+    """Play until the sampler has a whole batch. Its metrics count all played episodes, also dropped ones."""
+    batch: Batch | None = None
+
+    def starts() -> Iterator[Start | None]:
+        """Yield starts until the batch is complete. Judge results are read only when a slot is free."""
+        nonlocal batch
+        while True:
+            for scored in scoring.ready():
+                sampler.heard(scored)
+            batch = sampler.batch()
+            if batch is not None:
+                return
+            yield sampler.next()
+
+    sampled_before = agent.engine.sampled
+    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature, wanted=sampler.wanted):
+        scoring.put(episode)
+    assert batch is not None, "play ends when the batch is complete"
+    for engine in trained_engines(agent):
+        if engine.shares_weights:  # The learner may need the memory of the engine's cache. `publish` reclaims it.
+            engine.release()
+    return replace(batch, figures={**batch.figures, "num_tokens/sampled": agent.engine.sampled - sampled_before})

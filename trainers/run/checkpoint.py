@@ -1,0 +1,288 @@
+"""A learner on disk: all that is needed to resume training bit by bit.
+
+RUN/checkpoints/step-000020/
+    model/               as `export` writes it: `palaestra eval --model` can load it
+    adapter/             instead, if an adapter is trained, as `save_adapter` writes it: the base is not copied
+    training.safetensors optimizer states, float32 master weights, and the random state
+    training/            instead, with several ranks: each rank's part of the same tensors, also in safetensors
+    checkpoint.json      step, config, the sampler's state, the model's fingerprint, versions; size and digest of every
+                         file
+
+A checkpoint is written to a temporary folder, synced, and renamed, so one with its final name is complete. Disks fail,
+and files get edited, so sizes and digests are compared before anything is read. No pickle: only safetensors and JSON.
+
+Several ranks write one checkpoint, and any number of ranks can resume from it: tensors are read by name,
+and each rank reads its part.
+
+Nothing else has state. The engine is reset by each update of its weights, and environments reset for each episode.
+Not included: the KL reference, which never changes and is in RUN/start.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from palaestra.agents.adapters import adapted, read_adapter, save_adapter
+from palaestra.agents.local_model import LocalModel, export
+from palaestra.errors import TrainingHalted, UsageError
+from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
+from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
+from palaestra.trainers.run.versions import digest_of, versions
+from palaestra.trainers.scale.fsdp import is_divided, load_parts, own_part, save_parts, whole_model
+from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.validation import plain
+
+VERSION = 2
+_ABOUT = "checkpoint.json"
+_TENSORS, _PARTS = "training.safetensors", "training"
+_MASTER = "master/float32"
+_KEPT = ("optimizer_bits", "lora_r", "lora_alpha", "lora_target_modules")
+"""Settings that determine the tensors of a checkpoint, besides the model's fingerprint."""
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that passed its integrity check."""
+
+    path: Path
+    step: int
+    config: Mapping[str, Any]
+    """Config of the run, as plain values."""
+    state: Mapping[str, Any]
+    """State of the sampler."""
+    fingerprint: str
+    """Fingerprint of the model."""
+    versions: Mapping[str, str]
+    """Versions of Python and of the libraries that wrote it."""
+
+    @property
+    def model(self) -> Path:
+        """Return the folder of the model."""
+        return self.path / "model"
+
+    @property
+    def adapter(self) -> Path:
+        """Return the folder of the adapter, which exists if an adapter is trained."""
+        return self.path / "adapter"
+
+
+def save(learner: Learner[RunConfigT], folder: Path) -> Path:
+    """Write a checkpoint of a learner between two steps. Then remove the oldest ones above the limit."""
+    assert not learner.torn, "weights in the middle of an update are those of no step"
+    ranks, path = learner.ranks, folder / f"step-{learner.step:06}"
+    finite = all(bool(own_part(weight).isfinite().all()) for weight in learner.masters.own.values())
+    if learner.critic is not None:
+        finite = finite and all(bool(tensor.isfinite().all()) for tensor in learner.critic.tensors().values())
+    if not all(ranks.gathered(finite)):
+        raise TrainingHalted(
+            f"some weights are no numbers after step {learner.step}: no checkpoint of them is kept; "
+            "a lower learning_rate or max_grad_norm may help"
+        )
+    model = whole_model(learner.model, ranks)
+    if not ranks.first:
+        save_parts(_training_state(learner), ranks.told(Path) / _PARTS, ranks)
+        ranks.meet()
+        return path
+    with whole_folder(path) as unfinished:
+        if adapted(learner.model):
+            save_adapter(learner.model, learner.tokenizer, unfinished / "adapter")
+        else:
+            export(model, learner.tokenizer, unfinished / "model")
+        if ranks.count > 1:
+            save_parts(_training_state(learner), ranks.told(lambda: unfinished) / _PARTS, ranks)
+        else:
+            save_file(_training_state(learner), unfinished / _TENSORS)
+        config_file = next(unfinished.glob("*/*config.json"))
+        for file in unfinished.glob("training*/*.safetensors" if ranks.count > 1 else _TENSORS):
+            file.chmod(config_file.stat().st_mode & 0o777)
+        content = {
+            "palaestra": VERSION,
+            "step": learner.step,
+            "config": plain(learner.config),
+            "state": dict(learner.state),
+            "fingerprint": fingerprint(learner.model),
+            "versions": versions(),
+            "files": {
+                str(file.relative_to(unfinished)): {"size": file.stat().st_size, "digest": digest_of(file)}
+                for file in sorted(unfinished.rglob("*"))
+                if file.is_file()
+            },
+        }
+        text = json.dumps({"digest": _digest(content), **content}, indent=2)
+        (unfinished / _ABOUT).write_text(text + "\n", encoding="utf-8")
+    for older in _found(folder)[learner.config.save.keep_checkpoints :]:
+        remove_folder(older)
+    ranks.meet()
+    return path
+
+
+def last_step(folder: Path) -> int | None:
+    """Return the step of the newest checkpoint by name; None if there is none."""
+    return next((_step(path) for path in _found(folder)), None)
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
+    """Return the newest intact checkpoint (None if there is none), and the fault of each newer one."""
+    faults: dict[Path, str] = {}
+    for path in _found(folder):
+        try:
+            return _checked(path), faults
+        except ValueError as error:
+            faults[path] = str(error)
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            faults[path] = f"{_ABOUT} is not what is written there: {error}"
+    return None, faults
+
+
+def open_saved(found: Checkpoint, open_named: Callable[[str], LocalModel], base: str) -> LocalModel:
+    """Open the model of a checkpoint. If only an adapter was saved, open the base and load the adapter into it."""
+    if not found.adapter.is_dir():
+        return open_named(str(found.model))
+    local = open_named(base)
+    read_adapter(local.model, found.adapter)
+    return local
+
+
+def restore(found: Checkpoint, local: LocalModel, config: RunConfigT, reference: Any = None) -> Learner[RunConfigT]:
+    """Return the learner as it was saved, around its model (`open_saved`)."""
+    saved_scale, scale = found.config.get("scale", {}), plain(config.scale)
+    if changed_names := [name for name in _KEPT if saved_scale.get(name, scale[name]) != scale[name]]:
+        differences = ", ".join(f"{name} was {saved_scale[name]!r} and is {scale[name]!r}" for name in changed_names)
+        raise UsageError(f"cannot resume from {found.path}: {differences}. Use the settings of the checkpoint")
+    actual = fingerprint(local.model)
+    if actual != found.fingerprint:
+        precision = str(next(local.model.parameters()).dtype).removeprefix("torch.")
+        raise UsageError(
+            f"{found.path} was made of a model with other parameters: fingerprint {found.fingerprint}, precision "
+            f"{saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was written with "
+            f"{_libraries(found.versions)}, these are {_libraries(versions())}"
+        )
+    model = to_learn(local)
+    learner = Learner(local.agent, model, config, found.step, reference, state=found.state, ranks=here())
+    tensors = _read(found, learner)
+    torch.set_rng_state(tensors.pop("random/cpu"))
+    on_gpu = tensors.pop("random/cuda", None)
+    device = next(local.model.parameters()).device
+    if on_gpu is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(on_gpu, device)
+    if learner.critic is not None:
+        critic_keys = [key for key in tensors if key.startswith("critic/")]
+        learner.critic.load({key.removeprefix("critic/"): tensors.pop(key) for key in critic_keys})
+    state_by_parameter: dict[str, dict[str, Any]] = {}
+    for key, tensor in tensors.items():
+        group, kind, name = key.split("/", 2)
+        # bitsandbytes stores its step count as a Python number.
+        state_by_parameter.setdefault(name, {})[f"{group}/{kind}"] = (
+            tensor.item() if tensor.dtype == torch.int64 else tensor
+        )
+    learner.masters.load({name: state_by_parameter[name].pop(_MASTER) for name in _masters(learner)})
+    names = {weight: name for name, weight in learner.masters.stepped.items()}
+    for optimizer in learner.optimizers:
+        parameter_names = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
+        state = {
+            place: {key.removeprefix("optimizer/"): value for key, value in state_by_parameter[name].items()}
+            for place, name in enumerate(parameter_names)
+            if state_by_parameter.get(name)
+        }
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return learner
+
+
+def fingerprint(model: Any) -> str:
+    """Return a digest that is equal for models whose parameters have the same names, shapes and types."""
+    computed = model.config.dtype if is_divided(model) else None
+    shapes = [(name, list(weight.shape), str(computed or weight.dtype)) for name, weight in model.named_parameters()]
+    return _digest(shapes)
+
+
+def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
+    state = {"random/cpu": torch.get_rng_state()}
+    device = next(learner.model.parameters()).device
+    if device.type == "cuda":
+        state["random/cuda"] = torch.cuda.get_rng_state(device)
+    if learner.critic is not None:
+        state |= {f"critic/{name}": tensor.contiguous() for name, tensor in learner.critic.tensors().items()}
+    for name, master in _masters(learner).items():
+        state[f"{_MASTER}/{name}"] = master.detach().contiguous()
+    for name, weight in learner.masters.stepped.items():
+        for optimizer in learner.optimizers:
+            for kind, value in optimizer.state.get(weight, {}).items():
+                tensor = value if torch.is_tensor(value) else torch.tensor(value)
+                # bitsandbytes' weights share one table of levels; in a file each needs a copy.
+                state[f"optimizer/{kind}/{name}"] = tensor.clone() if "qmap" in kind else tensor.contiguous()
+    return state
+
+
+def _masters(learner: Learner[RunConfigT]) -> dict[str, torch.nn.Parameter]:
+    """Return the float32 master weights of a model that is saved in another dtype."""
+    masters = learner.masters
+    rounded = is_divided(learner.model) and learner.model.config.dtype != torch.float32
+    return masters.stepped if rounded else masters.copies
+
+
+def _read(found: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
+    """Read copies of the tensors of a checkpoint; with several ranks, those of this rank's part."""
+    parts, whole = found.path / _PARTS, found.path / _TENSORS
+    if learner.ranks.count == 1 and not parts.is_dir():
+        # Copy: loaded tensors are memory-mapped, and the file is removed some steps later.
+        return {name: tensor.clone() for name, tensor in load_file(whole).items()}
+    return load_parts(parts if parts.is_dir() else found.path, learner.masters.stepped, learner.ranks)
+
+
+def _checked(path: Path) -> Checkpoint:
+    """Return a checkpoint after comparing its files with what was written. Raise `ValueError` if they differ."""
+    try:
+        content = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{_ABOUT} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"{_ABOUT} is no JSON: it was cut off or changed") from None
+    if not isinstance(content, dict) or content.get("palaestra") != VERSION:
+        raise ValueError(f"{_ABOUT} is not of version {VERSION}, which this palaestra reads")
+    if content.pop("digest", None) != _digest(content):
+        raise ValueError(f"{_ABOUT} was changed after it was written")
+    for name, expected in content["files"].items():
+        file = path / name
+        if not file.is_file():
+            raise ValueError(f"{name} is missing")
+        if file.stat().st_size != expected["size"]:
+            raise ValueError(f"{name} has {file.stat().st_size} bytes, {expected['size']} were written")
+        if digest_of(file) != expected["digest"]:
+            raise ValueError(f"{name} was changed after it was written")
+    if f"step-{content['step']:06}" != path.name:
+        raise ValueError(f"it holds step {content['step']}: the folder was renamed")
+    return Checkpoint(
+        path,
+        content["step"],
+        content["config"],
+        content["state"],
+        content["fingerprint"],
+        content["versions"],
+    )
+
+
+def _found(folder: Path) -> list[Path]:
+    """Return the folders that are named as checkpoints, newest first."""
+    folders = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _libraries(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {found.get(name, '?')}" for name in ("torch", "transformers"))

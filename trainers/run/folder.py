@@ -1,0 +1,337 @@
+"""A run's folder: its config, the log of each step, its results, and the lock of the process that writes it.
+
+config.json     the resolved config
+start/          the model before the first step, if it cannot be loaded again: the tiny agent, or the reference of a KL
+before.json     metrics on held-out tasks before the first step
+metrics.jsonl   one line per step
+measured.jsonl  one line for each evaluation on held-out tasks during the run, if the config sets them
+best/           the model of the best evaluation, with its line as measured.json
+episodes/       step-000012.jsonl, eval-before.jsonl, eval-after.jsonl: episodes with their tokens (`palaestra.record`)
+checkpoints/    the newest checkpoints, from which `palaestra train --resume` continues (`trainers.checkpoint`)
+tracking.json   last step sent to each tracker (`tracking`)
+seconds.json    wall and CPU seconds over all resumed parts of the run, up to the last logged step
+summary.json    final metrics, seed, versions, wall and CPU seconds; written when the run is finished
+model/          safetensors, tokenizer and template
+adapter/        the adapter alone, if one was trained, in peft's format
+lock            locked by the writing process until it ends; a file that is left over locks nothing
+
+One process writes. Others may read meanwhile. The other ranks of a job open the folder too, but what they add is not
+written. Not here: the content of a checkpoint, and the work of a run (`training`).
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from palaestra.episode import Episode
+from palaestra.errors import UsageError
+from palaestra.mixture import environment_of
+from palaestra.record import Lesson, Record, write
+from palaestra.trainers.config.grpo_config import EvalConfig, GRPOConfig
+from palaestra.trainers.run.atomic_files import append_line, require_no_links, sweep, write_text, written
+from palaestra.trainers.run.progress import Progress
+from palaestra.trainers.run.run_lock import claimed
+from palaestra.trainers.run.saved_config import RunConfig, agreed, read_config, settled, trusted, written_config
+from palaestra.trainers.run.versions import cpu_seconds, versions
+
+_CONTENT = ("config.json", "metrics.jsonl")
+_METRICS, _MEASURED, _SECONDS = "metrics.jsonl", "measured.jsonl", "seconds.json"
+
+
+class Run:
+    """A run folder that only this process writes, until it closes the run or ends; a context manager."""
+
+    def __init__(self, folder: Path | str, config: RunConfig, *, rank: int = 0) -> None:
+        """Resume the run in a folder, or begin one if there is none.
+
+        The config may differ from the saved one in settings that do not affect weights. With several ranks only the
+        first one writes.
+        """
+        there = _holds_run(Path(folder))
+        self._open(Path(folder), config, begin=not there, writes=rank == 0)
+
+    @classmethod
+    def begun(cls, folder: Path, config: RunConfig) -> "Run":
+        """Begin a run in a folder that does not hold one."""
+        run = cls.__new__(cls)
+        run._open(folder, config, begin=True, writes=True)
+        return run
+
+    @classmethod
+    def reopened(cls, folder: Path, config: RunConfig | None = None) -> "Run":
+        """Resume the run in a folder. Without `config` its own is used, if that names no services."""
+        run = cls.__new__(cls)
+        if config is None:
+            config = trusted(folder, saved := read_config(folder), saved)
+        run._open(folder, config, begin=False, writes=True)
+        return run
+
+    @classmethod
+    def read(cls, folder: Path | str) -> "Run":
+        """Open a run for reading only, even while another process writes it."""
+        run = cls.__new__(cls)
+        run._open(Path(folder), read_config(Path(folder)), begin=False, writes=False)
+        return run
+
+    @classmethod
+    def unwritten(cls, config: RunConfig) -> "Run":
+        """Make a run without a folder: nothing is written, so nothing is measured on held-out tasks either."""
+        run = cls.__new__(cls)
+        if isinstance(config, GRPOConfig):
+            config = replace(config, eval_tasks=0, eval=EvalConfig())
+        # Nothing is below this path, so every file of the run is missing.
+        run._open(Path(os.devnull), config, begin=True, writes=False)
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """Return the folder of the trained model."""
+        return self.folder / "model"
+
+    @property
+    def adapter(self) -> Path:
+        """Return the folder of the adapter alone, which exists if one was trained."""
+        return self.folder / "adapter"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return the summary at the end; empty before the run is finished."""
+        return _read(self.folder / "summary.json") or {}
+
+    @property
+    def finished(self) -> bool:
+        """Return whether all steps are taken and the summary is written."""
+        return bool(self.summary.get(self.config.LENGTH) == getattr(self.config, self.config.LENGTH))
+
+    @property
+    def before(self) -> dict[str, Any] | None:
+        """Return the metrics before the first step; None if they were not measured."""
+        return _read(self.folder / "before.json")
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics of each logged step. An incomplete last line of a killed process is skipped."""
+        return _lines(self.folder / _METRICS)
+
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        """Return the evaluations on held-out tasks during the run, each with its `step`."""
+        return _lines(self.folder / _MEASURED)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Return the evaluation of the model in `best`; None before the first evaluation."""
+        return _read(self.folder / "best" / "measured.json")
+
+    @property
+    def curve(self) -> list[float]:
+        """Return the success of each logged step, without steps in which every episode broke."""
+        return [line["rewards/success/mean"] for line in self.metrics if "rewards/success/mean" in line]
+
+    def settle(self, config: RunConfig) -> None:
+        """Save a config that was completed once the model was loaded."""
+        self.config = config
+        if self.writes:
+            write_text(self.folder / "config.json", written_config(config))
+
+    def add(self, progress: Progress) -> None:
+        """Log a step: one line of metrics, with null for values that are not finite, and the episodes to keep."""
+        if isinstance(self.config, GRPOConfig):
+            groups = sorted({episode.start.group for episode, _ in progress.played})[: self.config.save.recorded_groups]
+            # Keep whole games: each seat has groups of its own, but a game is read with all its seats.
+            games = {_game(episode) for episode, _ in progress.played if episode.start.group in groups}
+            recorded = [pair for pair in progress.played if _game(pair[0]) in games or pair[0].reward is None]
+            self.keep(f"step-{progress.step:06}", recorded, "train")
+        figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
+        if self.writes:
+            append_line(self.folder / _METRICS, json.dumps({"step": progress.step, **figures}, allow_nan=False))
+            self._write_seconds()
+
+    def add_measured(self, line: Mapping[str, Any]) -> None:
+        """Log an evaluation during the run."""
+        if self.writes:
+            append_line(self.folder / _MEASURED, json.dumps(line, allow_nan=False))
+
+    def add_before(self, figures: Mapping[str, Any]) -> None:
+        """Save the evaluation before the first step."""
+        if self.writes:
+            write_text(self.folder / "before.json", json.dumps(figures, indent=2) + "\n")
+            self._write_seconds()
+
+    def keep(self, name: str, played: Iterable[tuple[Episode, tuple[Lesson, ...]]], split: str) -> None:
+        """Write episodes to a file of their own, sorted by group and seed. Do nothing if the config keeps none."""
+        config, pairs = self.config, sorted(played, key=lambda pair: (pair[0].start.group, pair[0].start.seed))
+        if not (pairs and self.writes and isinstance(config, GRPOConfig) and config.save.recorded_groups):
+            return
+        path = self.folder / "episodes" / f"{name}.jsonl"
+        records = (
+            Record(env_id, episode, {"split": split, **options}, config.model, lessons)
+            for episode, lessons in pairs
+            for env_id, options in [environment_of(config.env.env_id, config.env.options, episode.start.env)]
+        )
+        try:
+            with written(path):
+                write(path, records)
+        except UsageError as error:
+            raise UsageError(f"{error}; or pass --save.recorded-groups 0 to keep no episodes") from error
+
+    def rewind(self, step: int) -> None:
+        """Delete what was logged after a step, because that part of the run is repeated."""
+        if not self.writes:
+            return
+        lines = [line for line in self.metrics if line["step"] <= step]
+        missing_steps = sorted(set(range(1, step + 1)) - {line["step"] for line in lines})
+        if missing_steps:
+            self.notes.append(f"metrics.jsonl lacks {len(missing_steps)} of the first {step} steps; was it edited?")
+        _rewrite(self.folder / _METRICS, lines)
+        if measured := self.measured:
+            _rewrite(self.folder / _MEASURED, [line for line in measured if line["step"] <= step])
+        for path in (self.folder / "episodes").glob("step-*.jsonl"):
+            number = path.stem.removeprefix("step-")
+            if number.isdigit() and int(number) > step:
+                path.unlink()
+
+    def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Write summary.json atomically. Return its content."""
+        summary = {
+            **self.config.heading,
+            **figures,
+            **{name: round(seconds, 1) for name, seconds in self._seconds().items()},
+            "versions": versions(),
+        }
+        if self.writes:
+            write_text(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        return summary
+
+    def withdraw(self) -> bool:
+        """Delete a run that has produced nothing yet, so that its name is free again. Return False if it has produced
+        something.
+        """
+        outputs = ("start", "before.json", "checkpoints", "summary.json", "model", "best", _MEASURED)
+        episodes = self.folder / "episodes"
+        has_outputs = any((self.folder / name).exists() for name in outputs)
+        if not self.writes or has_outputs or self.metrics or any(episodes.iterdir()):
+            return False
+        for name in (*_CONTENT, "lock"):
+            (self.folder / name).unlink(missing_ok=True)
+        episodes.rmdir()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+        return True
+
+    def close(self) -> None:
+        """Release the lock on the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, folder: Path, config: RunConfig, *, begin: bool, writes: bool) -> None:
+        self.folder, self.config, self.writes = folder, config, writes
+        self.notes: list[str] = []
+        """Notes for the user on a resumed run."""
+        self._began = time.perf_counter(), cpu_seconds()
+        self._spent = _read(folder / _SECONDS) or {}
+        if writes:
+            require_no_links(folder, ("episodes", "checkpoints"))
+        self._lock = claimed(folder) if writes else None
+        try:
+            if begin and writes:
+                if _holds_run(folder):
+                    raise UsageError(
+                        f"{folder} already holds a run; go on with it (--resume {folder}), choose another folder, or "
+                        "remove it"
+                    )
+                (folder / "episodes").mkdir(exist_ok=True)
+                self.settle(config)
+                (folder / "metrics.jsonl").touch()
+            elif not begin:
+                self._go_on(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def _seconds(self) -> dict[str, float]:
+        """Return wall and CPU seconds over all resumed parts; for a killed part, up to its last logged step."""
+        wall, cpu = self._began
+        now = {"wall_seconds": time.perf_counter() - wall, "cpu_seconds": cpu_seconds() - cpu}
+        return {name: self._spent.get(name, 0.0) + seconds for name, seconds in now.items()}
+
+    def _write_seconds(self) -> None:
+        write_text(self.folder / _SECONDS, json.dumps(self._seconds()) + "\n")
+
+    def _go_on(self, config: RunConfig) -> None:
+        saved = read_config(self.folder)
+        if saved.KIND != config.KIND:
+            raise UsageError(f"{self.folder} holds a run of the kind {saved.KIND}, not {config.KIND}")
+        self.config = settled(saved, config)
+        self.notes = agreed(saved, self.config, self.folder)
+        if not self.writes:
+            return
+        parts = (*_CONTENT, _MEASURED, _SECONDS, "tracking.json", "before.json", "summary.json")
+        sweep(self.folder, (*parts, "start", "model", "adapter", "best"))
+        for name in ("episodes", "checkpoints"):
+            sweep(self.folder / name)
+        (self.folder / "episodes").mkdir(exist_ok=True)
+        if self.config != saved:
+            self.settle(self.config)
+
+
+def _holds_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _CONTENT)
+
+
+def _game(episode: Episode) -> tuple[str, int, int]:
+    """Return the key that the seats of one game share, and no other episode of a step has."""
+    return episode.start.key[:3]
+
+
+def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
+    """Return `runs/NAME`, or the first free one of `runs/NAME-2`, `-3`, ..."""
+    folder, number = root / name, 2
+    while folder.exists():
+        folder, number = root / f"{name}-{number}", number + 1
+    return folder
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the complete lines of a file that have a step."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines.append(line)
+    return lines
+
+
+def _rewrite(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if the file is missing or incomplete."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

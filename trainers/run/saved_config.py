@@ -1,0 +1,225 @@
+"""Read the config of a run that is resumed, and compare it with the options given now.
+
+The run folder is not trusted, since it may come from elsewhere. Its config decides what is played and trained; services
+that it names (`palaestra.options`) are used only if the caller names them again (`trusted`).
+
+Not here: the learner itself (`checkpoint`).
+"""
+
+import json
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from palaestra import formats
+from palaestra.errors import ConfigError, UsageError
+from palaestra.mixture import environments
+from palaestra.options import FORMAT, is_service
+from palaestra.plain import as_pair
+from palaestra.registry import require_loaded, services
+from palaestra.trainers.config.env_config import EnvConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig, PlayConfig, ScaleConfig
+from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.validation import changed, flat, plain
+
+RunConfig = GRPOConfig | SFTConfig
+VERSION = 2
+_SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
+_MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "collapse", "play.max_logprob_gap")
+_SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
+_JUDGES = ("recipe.judge.url", "recipe.judge.served_as", "recipe.judge.key_env")
+FREE = (
+    *(*_SAVED, *_JUDGES, *_MEASURED, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),
+    *(f"engine.{name}" for name in _SERVERS),
+)
+"""Options that may differ: they set what is recorded, when a run stops and where tensors are kept, and do not affect
+weights."""
+_SIZES = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing")
+ROUNDING = (*_SIZES, "device", "engine.kind")
+"""Options that may differ, with a note: they change the order of sums or the machine, so the last bits change. A run
+that ran out of memory may need them."""
+_OPEN = ("precision", "optimizer_bits", "optimizer_offload", "gradient_checkpointing", "cache_tokens")
+"""Settings that a config may leave open, and that are fixed when the run begins."""
+_ENV_FLAGS = {"env-options", "env.options"}
+Section = TypeVar("Section", PlayConfig, ScaleConfig)
+
+
+def written_config(config: RunConfig) -> str:
+    """Serialize a config as JSON that `read_config` can read."""
+    return json.dumps({"palaestra": VERSION, "kind": config.KIND, **plain(config)}, indent=2) + "\n"
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Read the config of the run in a folder."""
+    path = folder / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{folder} holds no run to go on with: {path} cannot be read ({error.strerror}); name the folder of a run; "
+            "palaestra train ID --run FOLDER begins one"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON ({error}); was it edited?") from error
+    if not isinstance(content, dict) or content.pop("palaestra", None) != VERSION:
+        raise UsageError(f"{path} is not the config of a run that this palaestra can go on with; begin a new run")
+    kinds: dict[str, RunConfig] = {GRPOConfig.KIND: GRPOConfig(EnvConfig("")), SFTConfig.KIND: SFTConfig()}
+    if (kind := str(content.pop("kind", None))) not in kinds:
+        raise UsageError(f"{path} is of a run of the kind {kind!r}; expected one of {', '.join(kinds)}")
+    try:
+        return changed(kinds[kind], content)
+    except UsageError as error:
+        raise ConfigError(f"{path}: {error} (was it edited?)") from error
+
+
+def trusted(folder: Path, saved: RunConfig, asked: RunConfig, named: Collection[str] = ()) -> RunConfig:
+    """Return the requested config. Raise `UsageError` unless the command line repeats every service of the saved one.
+
+    `named` holds the options of that command line without their dashes. Environment options that it does not name are
+    taken from the saved config.
+    """
+    pairs: dict[str, str] = {}
+    if isinstance(saved, GRPOConfig) and isinstance(asked, GRPOConfig):
+        require_loaded(saved.env.env_id, str(folder / "config.json"))
+        new_options = asked.env.options if _ENV_FLAGS & set(named) else {}
+        pairs = {key: pair for key, pair in _service_pairs(saved.env).items() if key not in new_options}
+        options = {key: new_options.get(key, value) for key, value in saved.env.options.items()} | new_options
+        texts = {text.partition("=")[0]: text for text in asked.env.env_options}
+        # An equal value keeps its spelling, because runs are compared by it.
+        texts |= {
+            text.partition("=")[0]: text
+            for text in saved.env.env_options
+            if options[text.partition("=")[0]] == saved.env.options[text.partition("=")[0]]
+        }
+        asked = replace(asked, env=replace(asked.env, env_options=tuple(texts[key] for key in options)))
+    missing_settings = [words for name, words in _service_settings(saved) if name not in named]
+    if words := [word for part in missing_settings for word in part] + ["--env-options", *pairs.values()] * bool(pairs):
+        quoted = shlex.join(words)
+        raise UsageError(
+            f"{folder / 'config.json'} names where something runs, or who is asked, and no file decides that: "
+            f"{quoted if quoted.isprintable() else repr(quoted)}; if you trust it, add these words to the command (in "
+            "Python, pass the config)"
+        )
+    return asked
+
+
+def repeated(config: RunConfig) -> list[str]:
+    """Return the words that a command line must contain beside --resume, because the run's file is not trusted with
+    them.
+    """
+    flags = [word for _, words in _service_settings(config) for word in words]
+    if isinstance(config, GRPOConfig):
+        env = config.env
+        modules = {
+            class_path.rpartition(":")[0] for class_path, _ in environments(env.env_id, env.options).values()
+        } - {""}
+        pairs = _service_pairs(env)
+        flags += ["--env-options", *pairs.values()] * bool(pairs) + ["--allow-code", *sorted(modules)] * bool(modules)
+    return flags
+
+
+def _service_pairs(env: EnvConfig) -> dict[str, str]:
+    """Return the services among an environment's options, each as KEY=VALUE."""
+    return {key: as_pair(key, value) for key, value in services(env.env_id, env.options).items()}
+
+
+def _service_settings(config: Any, above: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the services among a config's settings that differ from the default, with the words that name them."""
+    hints = get_type_hints(type(config), include_extras=True)
+    for field in fields(config):
+        value, name = getattr(config, field.name), f"{above}{field.name}".replace("_", "-")
+        if is_dataclass(value):
+            yield from _service_settings(value, f"{name}.")
+        elif is_service(hints[field.name]) and value != field.default:
+            # Quote a value that begins with a dash, so that it is not read as an option when the words are copied.
+            values = [
+                repr(word) if word.startswith("-") else word for word in ([value] if isinstance(value, str) else value)
+            ]
+            # Each tracker has a flag of its own.
+            yield (
+                name,
+                [w for word in values for w in (f"--{name}", word)] if name == "track" else [f"--{name}", *values],
+            )
+
+
+def trained_format(model: str) -> str | None:
+    """Return the call format that a model was trained to write, if it is in a run folder that names one; otherwise
+    None.
+    """
+    for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():
+        try:
+            config = read_config(folder)
+        except UsageError:
+            continue
+        if isinstance(config, SFTConfig):
+            call_formats = {config.format}
+        else:  # Environments of a mixture may differ; a model with several formats gives no answer.
+            call_formats = {value for key, value in config.env.options.items() if key.rpartition(".")[2] == FORMAT}
+        if len(call_formats) == 1 and call_formats <= set(formats.FORMATS):
+            return str(*call_formats)
+    return None
+
+
+def refused(saved: RunConfig, asked: RunConfig) -> str:
+    """Return the settings that differ from a saved config and must not, with both values; "" if there are none."""
+    saved_values, new_values = flat(plain(saved)), flat(plain(asked))
+    changed_keys = [
+        key
+        for key in {**saved_values, **new_values}
+        if saved_values.get(key) != new_values.get(key) and key not in (*FREE, *ROUNDING)
+    ]
+    length = asked.LENGTH
+    if (
+        length in changed_keys
+        and asked.optimizer.lr_schedule == "constant"
+        and saved_values[length] < new_values[length]
+    ):
+        changed_keys.remove(length)
+    text = differences({key: saved_values.get(key) for key in changed_keys}, new_values)
+    return text + (f"; {length} may grow, and only where lr_schedule is 'constant'" if length in changed_keys else "")
+
+
+def settled(saved: RunConfig, asked: RunConfig) -> RunConfig:
+    """Return the requested config, with its open settings as they were fixed when the run began: the call format, and
+    the settings that make a model fit. The caller does not have to repeat them.
+    """
+    if isinstance(saved, SFTConfig) and isinstance(asked, SFTConfig):
+        return replace(asked, format=asked.format or saved.format, scale=_filled(asked.scale, saved.scale))
+    if not isinstance(saved, GRPOConfig) or not isinstance(asked, GRPOConfig):
+        return asked
+    asked = replace(asked, scale=_filled(asked.scale, saved.scale), play=_filled(asked.play, saved.play))
+    options = asked.env.options
+    keys = {text: text.partition("=")[0] for text in saved.env.env_options}
+    saved_formats = [text for text, key in keys.items() if key.rpartition(".")[2] == FORMAT and key not in options]
+    return replace(asked, env=replace(asked.env, env_options=(*asked.env.env_options, *saved_formats)))
+
+
+def _filled(asked: Section, saved: Section) -> Section:
+    """Return the section with its open settings replaced by the saved ones."""
+    open_names = [
+        field.name for field in fields(asked) if getattr(asked, field.name) in (None, "auto") and field.name in _OPEN
+    ]
+    return replace(asked, **{name: getattr(saved, name) for name in open_names})
+
+
+def agreed(saved: RunConfig, asked: RunConfig, folder: Path) -> list[str]:
+    """Raise `ConfigError` if a resumed run would become a different run. Return notes for the user."""
+    if text := refused(saved, asked):
+        raise ConfigError(
+            f"the run in {folder} began with other options: {text}; leave them out to go on with it, or begin a new "
+            "run with --run"
+        )
+    saved_values, new_values = flat(plain(saved)), flat(plain(asked))
+    rounding = [name for name in ROUNDING if saved_values.get(name) != new_values.get(name)]
+    if not rounding:
+        return []
+    return [f"with other {' and '.join(rounding)} the run goes on, but the last bits of its figures change"]
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return each key of `saved` that differs, with both values, as text."""
+    return "; ".join(
+        f"{key} was {value!r} and is {now.get(key)!r}" for key, value in saved.items() if value != now.get(key)
+    )

@@ -1,0 +1,203 @@
+"""Groups in the order of their numbers, whichever ends first: the common base of all samplers.
+
+A group is decided when all of its members have ended: it is kept for the batch, or it is dropped and another group is
+started in its place. A batch is the first `num_prompts` groups that are not dropped. Left out: the choice of a group's
+task (`draws`), and the choice of the groups to drop (`dynamic`).
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Literal
+
+from palaestra.episode import Start
+from palaestra.errors import UsageError
+from palaestra.trainers.batch import Batch, Sample, Scored
+from palaestra.trainers.samplers.sampler import TaskDraw
+from palaestra.trainers.samplers.seats import seated
+
+Compared = Literal["success", "reward"]
+"""Value that a sampler compares within a group: the environment's success, or the training reward with all terms."""
+Keeps = Callable[[Sequence[Scored]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The episodes of a step: tasks, group size and seats. In a game each seat has its own groups."""
+
+    num_prompts: int
+    num_generations: int
+    seats: tuple[str, ...] = ()
+    learning: frozenset[str] = frozenset()
+    """Seats whose episodes are trained on."""
+    greedy: bool = False
+    """True to play one more episode of each task with greedy decoding. It is not trained on."""
+    tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Tasks to play, by environment; all tasks of an environment that is absent. Draws are indices into these."""
+    reward_range: tuple[float, float] = (-1.0, 1.0)
+    """Smallest and largest training reward, as the terms of the recipe declare them."""
+
+    @property
+    def digest(self) -> str:
+        """Hash of the task lists; "" when all tasks are played."""
+        text = json.dumps({env: list(tasks) for env, tasks in self.tasks.items()}, sort_keys=True)
+        return blake2b(text.encode(), digest_size=8).hexdigest() if self.tasks else ""
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes per task, with the greedy one if there is one."""
+        return self.num_generations + self.greedy
+
+    @property
+    def members(self) -> int:
+        """Number of episodes of a group number, over all seats."""
+        return self.episodes * max(1, len(self.seats))
+
+
+class InOrder:
+    """Sampler that starts groups in the order of their numbers, and builds batches of those that are kept."""
+
+    _first: int
+    _begun: int
+    _made: int
+    _arrived: int
+    _queue: deque[Start]
+    _heard: dict[int, list[tuple[int, Scored]]]
+    _kept: dict[int, bool]
+    _given_up: set[int]
+
+    def __init__(
+        self,
+        draw: TaskDraw,
+        groups: Groups,
+        keeps: Keeps = lambda _: True,
+        most: int = 1,
+        give_up: int | None = None,
+        compared: Compared = "success",
+    ) -> None:
+        """Play at most `most` times `num_prompts` groups for a batch. After `give_up` members with the same outcome,
+        the rest of a group is not played.
+        """
+        self.draw, self.groups, self.keeps = draw, groups, keeps
+        self.most, self.give_up, self.compared = most * groups.num_prompts, give_up, compared
+        self.load({"first": 0})
+
+    def next(self, ahead: int = 0) -> Start | None:
+        """Return the next member of the current group, or the first of the next one; None if no group may start."""
+        if not self._queue and self._room(ahead):
+            self._queue.extend(self._starts(self._begun))
+            self._begun += 1
+        return self._queue.popleft() if self._queue else None
+
+    def heard(self, scored: Scored) -> None:
+        """Add a scored episode to its group. When the group is complete, decide whether it is kept."""
+        if not self.wanted(scored.episode.start):
+            return
+        number = self._number(scored.episode.start)
+        members = self._heard.setdefault(number, [])
+        members.append((self._place(scored.episode.start), scored))
+        self._arrived += 1
+        arrived = [scored for _, scored in members]
+        if len(members) == self.groups.members:
+            self._kept[number] = self.keeps(arrived)
+        elif self.give_up is not None and len(members) >= self.give_up and not spread(arrived, self.compared):
+            self._kept[number] = False
+            self._given_up.add(number)
+            self._queue = deque(start for start in self._queue if self._number(start) != number)
+
+    def wanted(self, start: Start) -> bool:
+        """Return False for episodes of groups that were given up, or that belong to earlier batches."""
+        number = self._number(start)
+        return number >= self._first and number not in self._given_up
+
+    def batch(self) -> Batch | None:
+        """Return the kept groups once enough have ended, or those among the first `most` groups; None before that."""
+        kept_groups: list[int] = []
+        number = self._first
+        while len(kept_groups) < self.groups.num_prompts and number - self._first < self.most:
+            if number not in self._kept:
+                return None
+            kept_groups += [number] if self._kept[number] else []
+            number += 1
+        arrived = sorted(
+            (pair for at in range(self._first, number) for pair in self._heard[at]), key=lambda pair: pair[0]
+        )
+        episodes = tuple(scored for _, scored in arrived)
+        figures = self._figures(number, len(kept_groups))
+        for at in range(self._first, number):
+            del self._heard[at], self._kept[at]
+            self._given_up.discard(at)
+        self._first, batch_number = number, self._made
+        self._made += 1
+        trained = [i for i, scored in enumerate(episodes) if self._teaches(scored, kept_groups)]
+        groups = sorted({episodes[place].episode.start.group for place in trained})
+        samples = tuple(Sample(place, groups.index(episodes[place].episode.start.group)) for place in trained)
+        return Batch(batch_number, episodes, samples, self.state(), figures)
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state for a checkpoint. The next group number and the batch count are enough."""
+        tasks = self.groups.digest
+        return {"first": self._first, "made": self._made, **({"tasks": tasks} if tasks else {})}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state` returned."""
+        if state.get("tasks", self.groups.digest) != self.groups.digest:
+            raise UsageError("the file of curated tasks is not what it was when this run began; put it back")
+        self._first = self._begun = int(state["first"])
+        self._made = int(state.get("made", self._first // self.groups.num_prompts))
+        self._arrived = 0
+        self._queue, self._heard, self._kept, self._given_up = deque(), {}, {}, set()
+
+    def _room(self, ahead: int) -> bool:
+        """Return whether to start a group: while the groups that may be kept do not fill the batches to play."""
+        dropped = sum(not kept for kept in self._kept.values())
+        started, batches = self._begun - self._first, ahead + 1
+        return started - dropped < batches * self.groups.num_prompts and started < batches * self.most
+
+    def _starts(self, group: int) -> Iterator[Start]:
+        """Yield the starts of a group; in a game one for each seat. Only episodes of the same seat are compared."""
+        env, index = self.draw(group)
+        task = self.groups.tasks[env][index] if env in self.groups.tasks else index
+        count, first = self.groups.num_generations, group * self.groups.episodes
+        places = range(self.groups.episodes)
+        starts = (Start(task, first + place, group, env=env, greedy=place >= count) for place in places)
+        return seated(starts, self.groups.seats)
+
+    def _number(self, start: Start) -> int:
+        return start.group // max(1, len(self.groups.seats))
+
+    def _place(self, start: Start) -> int:
+        """Return the sort key, within its batch, of an episode that has just been scored."""
+        return self._arrived
+
+    def _teaches(self, scored: Scored, kept: Sequence[int]) -> bool:
+        """Return whether to train on an episode: not if it is greedy, or has a fault (another seat ended the game)."""
+        episode, seats = scored.episode, self.groups.seats
+        number, greedy = self._number(episode.start), episode.start.greedy
+        if scored.terms is None or episode.fault or greedy or number not in kept:
+            return False
+        return not seats or episode.start.seat in self.groups.learning
+
+    def _figures(self, end: int, kept: int) -> dict[str, float]:
+        """Return the metrics of a batch: groups played, kept and given up; empty if no group can be dropped."""
+        if self.most == self.groups.num_prompts:
+            return {}
+        given_up = sum(number in self._given_up for number in range(self._first, end))
+        return {"sampler/groups": end - self._first, "sampler/kept": kept, "sampler/given_up": given_up}
+
+
+def spread(members: Sequence[Scored], compared: Compared) -> bool:
+    """Return whether members of a group differ in the compared value; in a game, those of any seat."""
+    return any(len(set(values)) > 1 for values in compared_values(members, compared).values())
+
+
+def compared_values(members: Sequence[Scored], compared: Compared) -> dict[str | None, list[float]]:
+    """Return the compared values by seat, of the members that have one."""
+    values_by_seat: dict[str | None, list[float]] = {}
+    for scored in members:
+        if scored.terms is not None and not scored.episode.fault:
+            value = scored.episode.parts["success"] if compared == "success" else scored.reward
+            values_by_seat.setdefault(scored.episode.start.seat, []).append(value)
+    return values_by_seat

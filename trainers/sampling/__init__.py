@@ -1,1 +1,0 @@
-"""Task samplers: they choose which tasks are played next."""

@@ -1,0 +1,302 @@
+"""Estimate the memory of a run before anything is loaded.
+
+The model is built without storage, so the sizes of its tensors are exact; a pass through it counts what a backward pass
+would keep. `doctor` shows the estimate, `train` refuses a run that does not fit, and `scale.fit` uses it to choose
+settings. The estimate does not make the run itself faster or smaller.
+
+Not counted: mixture-of-experts layers, whose routing depends on the input, and the moment when a model is read from
+disk.
+"""
+
+import copy
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from palaestra.agents.adapters import inject
+from palaestra.errors import UsageError
+from palaestra.trainers.config.grpo_config import GRPOConfig, ScaleConfig
+from palaestra.trainers.losses.chunked_logprobs import BLOCK
+
+FLOAT = 4
+"""Bytes of a float32, the smallest type in which gradients are summed and moments are kept."""
+MOMENTS = {32: 8.0, 8: 2.03}
+"""Bytes per trained weight of AdamW's two moments. In 8 bits each block also has a scale."""
+_SAMPLING = {4: 16, 2: 18}
+"""Bytes per row and vocabulary entry while a token is sampled, by the bytes of a weight: logits, log-probs, noise."""
+_AGAIN, _GRADIENTS = 1.15, 0.3
+"""Memory of a layer's backward pass relative to what the layer keeps: with recomputation, and without."""
+_BATCH = 64
+"""Largest number of bytes of a token in a batch: ids, log-probs, versions, weights and indices."""
+_PREFILL_TOKENS = 16_384
+"""Largest number of tokens in a prefill pass of the engine."""
+_CONTEXT = 2**30
+"""Bytes that the GPU context, libraries and workspaces use together."""
+_COUNTING = "palaestra_counting"
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The sizes of a model that determine its memory."""
+
+    parameters: int
+    trained: int
+    """Number of trained parameters: those of the adapter if there is one, otherwise all."""
+    weight_bytes: int
+    """Bytes of all weights in the type of the outline."""
+    width: int
+    """Size of a hidden state, in numbers."""
+    inner: int
+    """Inner size of the feed-forward layer."""
+    words: int
+    """Number of rows of the output head (the vocabulary size)."""
+    tied: bool
+    """True if the embedding is also the output head."""
+    layers: int
+    heads: int
+    key_heads: int
+    head_width: int
+    model: Any
+    """The model without storage (on the meta device)."""
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes per weight."""
+        size: int = self.model.get_input_embeddings().weight.element_size()
+        return size
+
+    @property
+    def adapted(self) -> bool:
+        """Return whether only an adapter is trained."""
+        return self.trained < self.parameters
+
+    def cache_token(self) -> int:
+        """Return the bytes of a token's keys and values in the cache."""
+        return 2 * self.layers * self.key_heads * self.head_width * self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One item that uses memory."""
+
+    name: str
+    size: int
+    """Size in bytes."""
+    how: str
+    """Explanation of the estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Memory that a run holds throughout, needs in addition in each phase, and needs on the host."""
+
+    held: tuple[Part, ...]
+    playing: tuple[Part, ...]
+    learning: tuple[Part, ...]
+    stepping: tuple[Part, ...]
+    """Memory at an optimizer step, when no activations exist."""
+    host: tuple[Part, ...] = ()
+    """Main memory, if the model is on a GPU."""
+
+    @property
+    def total(self) -> int:
+        """Return the peak of device memory. Playing and learning never overlap."""
+        return _sum(self.held) + max(_sum(self.playing), _sum(self.learning), _sum(self.stepping))
+
+
+def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
+    """Return a model's shape from its transformers config alone, in the type and with the adapter of a run."""
+    scale = scale or ScaleConfig(precision="float32")
+    dtype = torch.float32 if scale.precision == "auto" else getattr(torch, scale.precision)
+    config = copy.deepcopy(config)
+    AttentionInterface.register(_COUNTING, _linear_attention)
+    try:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=_COUNTING, trust_remote_code=False
+            )
+    except Exception as error:  # Each architecture raises its own errors for a wrong config.
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise UsageError(f"no causal language model can be made from this config: {reason}") from error
+    inner = config.get_text_config()
+    heads = getattr(inner, "num_attention_heads", None)
+    head = model.get_output_embeddings()
+    if not heads or head is None or not getattr(inner, "num_hidden_layers", None):
+        raise UsageError(f"{type(model).__name__} has no attention heads or no output head; the engine needs both")
+    if scale.lora_r:
+        inject(model, scale.lora_r, scale.lora_alpha, scale.lora_target_modules)
+    weights = list(model.parameters())
+    return Outline(
+        parameters=sum(weight.numel() for weight in weights),
+        trained=sum(weight.numel() for weight in weights if weight.requires_grad),
+        weight_bytes=sum(weight.numel() * weight.element_size() for weight in [*weights, *model.buffers()]),
+        width=head.weight.shape[1],
+        inner=getattr(inner, "intermediate_size", None) or 4 * inner.hidden_size,
+        words=head.weight.shape[0],
+        tied=head.weight is model.get_input_embeddings().weight,
+        layers=inner.num_hidden_layers,
+        heads=heads,
+        key_heads=getattr(inner, "num_key_value_heads", None) or heads,
+        head_width=getattr(inner, "head_dim", None) or inner.hidden_size // heads,
+        model=model,
+    )
+
+
+def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks: int = 1) -> MemoryEstimate:
+    """Return the memory estimate of one rank of a run with these settings. `shape` must have the compute dtype."""
+    longest, scale = config.longest_row, config.scale
+    mini_batches = min(config.optimizer.num_mini_batches, config.play.num_prompts)
+    rows = -(-config.play.num_prompts // mini_batches) * config.play.num_generations
+    # A row longer than a micro-batch is a micro-batch of its own.
+    tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
+    held_parts = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
+    if config.recipe.kl.beta > 0 and not shape.adapted:
+        held_parts.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
+    trained, bits = shape.trained // ranks, scale.optimizer_bits or 32
+    state = [Part("AdamW state", round(trained * MOMENTS[bits]), f"moments in {bits} bits")]
+    if ranks > 1:
+        state.append(Part("float32 weights", trained * FLOAT, f"one of {ranks} shards"))
+    elif shape.bytes != FLOAT and not shape.adapted:
+        state.append(Part("float32 copies", trained * FLOAT, "what the optimizer steps on"))
+    gradients = Part("gradients", trained * FLOAT, "sums in float32, one figure a trained weight")
+    batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
+    host = [batch] if on_gpu else []
+    held_parts += [] if on_gpu else [batch]
+    (host if scale.optimizer_offload else held_parts).extend(state)
+    if config.engine.kind == "process":
+        held_parts.append(Part("engine's weights", shape.weight_bytes, "a copy, in a process of its own"))
+    if on_gpu:
+        held_parts.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
+    checkpointed, trains_head = bool(scale.gradient_checkpointing), not shape.adapted
+    passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
+    return MemoryEstimate(
+        tuple(held_parts),
+        _playing(shape, config) if config.engine.kind != "vllm" else (),
+        (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
+        (gradients, *(state if scale.optimizer_offload else ())),
+        tuple(host),
+    )
+
+
+def _gathered(shape: Outline) -> tuple[Part, ...]:
+    """Return the weights that each rank of a sharded model holds whole in a pass: embedding, output layer, two layers,
+    and the gradient of one layer.
+    """
+    outside = shape.words * shape.width * (1 if shape.tied else 2)
+    layer = (shape.parameters - outside) // shape.layers
+    size = outside * shape.bytes + layer * (2 * shape.bytes + FLOAT)
+    return (Part("gathered weights", size, "of two layers, and what is outside of layers"),)
+
+
+def _playing(shape: Outline, config: GRPOConfig) -> tuple[Part, ...]:
+    """Return the memory of the built-in engine while it plays."""
+    slots, whole = config.play.slots, config.play.slots * config.longest_row
+    cached = min(config.play.cache_tokens or whole, whole)
+    prefill = min(_PREFILL_TOKENS, whole) * (shape.width + shape.inner) * shape.bytes * 4
+    return (
+        Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
+        Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
+        Part("prefill", prefill, "one pass through a layer"),
+    )
+
+
+def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: bool, on_gpu: bool) -> list[Part]:
+    """Return the peak memory of the forward and backward pass of a micro-batch."""
+    counted = activation_bytes(shape, tokens)
+    if counted is None:
+        return [Part("activations", 0, "could not be counted for this architecture: not in the total")]
+    layer, outside = counted
+    boundary = tokens * shape.width * shape.bytes
+    stack = shape.layers * (boundary if checkpointed else layer)
+    how = f"{tokens} tokens, {shape.layers} layers" + (", one tensor each" if checkpointed else "")
+    head = shape.words * shape.width * trains_head
+    block = min(BLOCK["cuda" if on_gpu else "cpu"], tokens)
+    short = shape.bytes % FLOAT  # A logit also exists in the short type, if that is not float32.
+    logits = block * shape.words
+    # First logits and their exponentials; later the gradients of logits and head, and a block's share of the latter.
+    at_head = max(logits * 2 * FLOAT, logits * (FLOAT + short) + head * (FLOAT + (short or FLOAT)))
+    # The gradient of a tied output layer is held until that of the embedding is computed.
+    in_layers = round(layer * (_AGAIN if checkpointed else _GRADIENTS)) + head * shape.bytes * shape.tied
+    worst = max(
+        (at_head, f"a block of {block} tokens at the output layer, and its gradient"),
+        (in_layers, "one layer in the backward pass"),
+    )
+    return [Part("activations", stack + outside, how), Part("backward pass", *worst)]
+
+
+@lru_cache(maxsize=64)
+def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
+    """Return the bytes that a backward pass keeps of one layer, and of everything outside of layers; None if the pass
+    fails.
+    """
+    weight_storages = {
+        tensor.untyped_storage()._cdata for tensor in (*shape.model.parameters(), *shape.model.buffers())
+    }
+    saved_tensors: dict[int, tuple[Tensor, int]] = {}
+    inside = [0]
+    layers = [module for module in shape.model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+    def keep(tensor: Tensor) -> Tensor:
+        # Keep the tensor alive, so that no other storage gets the same address.
+        if (name := tensor.untyped_storage()._cdata) not in weight_storages:
+            saved_tensors.setdefault(name, (tensor, inside[0]))
+        return tensor
+
+    def enter(*_: Any) -> None:
+        inside[0] = 1
+
+    def leave(*_: Any) -> None:
+        inside[0] = 0
+
+    hooks = [
+        hook
+        for layer in layers
+        for hook in (layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave))
+    ]
+    ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            shape.model.base_model(input_ids=ids, use_cache=False)
+    except Exception:  # Experts are routed by their input, which has no values here.
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    sums = [
+        sum(t.untyped_storage().nbytes() for t, location in saved_tensors.values() if location == wanted_location)
+        for wanted_location in (0, 1)
+    ]
+    return sums[1] // max(1, len(layers)), sums[0]
+
+
+class _Kept(torch.autograd.Function):
+    """Saves what an attention kernel saves: its inputs, its output, and one number per token and head."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return an output of the right shape."""
+        out = torch.empty_like(query)
+        ctx.save_for_backward(query, keys, values, out, query.new_empty(query.shape[:-1]))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        """Do nothing. Only the forward pass is counted, so this is never called."""
+        return None, None, None
+
+
+def _linear_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
+) -> tuple[Tensor, None]:
+    """Replace attention when only memory is counted."""
+    out: Tensor = _Kept.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _sum(parts: tuple[Part, ...]) -> int:
+    return sum(part.size for part in parts)

@@ -1,0 +1,1 @@
+"""From settings to live objects: models, arenas, learners."""

@@ -1,0 +1,318 @@
+"""Train a tiny agent from scratch: demonstrations, a tokenizer, a tiny model, and imitation up to a gate.
+
+The demonstrator has a bad habit: it uses its tool in three episodes of ten and guesses otherwise. The resulting agent
+can do the task but mostly does not use the tool, so reinforcement learning has something to improve. The guessed words
+stay in the loss: without them the guesses become long garbage.
+
+Imitation stops at a gate, not at a step count. The gate is the success of episodes that used the tool (at least one
+call was served), measured on training tasks that were not demonstrated. If no demonstration used a tool, it is the
+success of all episodes relative to the demonstrations'. Initial weights that do not reach the gate are replaced by
+others, which is reported and counted. A demonstrator that is itself below the gate is refused at once, because
+imitation cannot exceed it; so is one that would be below the gate within the token limits of play.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from palaestra import formats
+from palaestra.agents import Agent, Chat, ScriptedPolicy, TokenLimits, play
+from palaestra.agents.conversation import written_rows
+from palaestra.agents.local_model import LocalModel, find_device, serve
+from palaestra.agents.policies.table import in_every_seat, trained_engines
+from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
+from palaestra.episode import Episode, Start, Status, TokenRow
+from palaestra.errors import ConfigError, TrainingHalted
+from palaestra.protocols import Arena
+from palaestra.registry import Demonstrator, demonstrators, format_read
+from palaestra.trainers.audit.tokens import spans
+from palaestra.trainers.config.grpo_config import ColdStartConfig, GRPOConfig
+from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.learn.imitation import Imitation
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.run.progress import OnProgress, Progress, ignore
+from palaestra.trainers.samplers.seats import check_seats, seated, seats_of
+from palaestra.trainers.samplers.task_of_group import counts_in
+from palaestra.trainers.setup.demonstration_split import Division
+from palaestra.trainers.setup.open_run import limits, open_arena
+
+_REPORTS = 50
+"""Number of progress reports during demonstrations."""
+_MOST_TIMES = 8
+"""Largest factor on demonstrations and steps for a mixture, relative to one environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """Measure of the gate: success in episodes with a served call, or success where no tool is used; for a mixture, the
+    minimum over its environments.
+    """
+
+    with_tool: Mapping[str, bool]
+    """True, by environment, if its demonstrations use a tool."""
+    shown: Mapping[str, float] = field(default_factory=dict)
+    """Success of the demonstrator by environment, if no tool is used. It includes the bad habit, which the agent
+    imitates."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the measure, for use in a sentence."""
+        if any(self.with_tool.values()):
+            return "success in episodes with a served call"
+        return "of the demonstrator's success" if self.shown else "success"
+
+    @property
+    def metric(self) -> str:
+        """Return the name of the metric in Progress."""
+        return "success_with_tool" if any(self.with_tool.values()) else "success_of_demonstrator"
+
+    def of(self, episodes: Sequence[Episode]) -> float:
+        """Return the measure over these episodes; 0 if no episode counts."""
+        successes: dict[str, list[float]] = {env: [] for env in self.with_tool}
+        for episode in episodes:
+            env = episode.start.env
+            if episode.reward is not None and (_used(episode) or not self.with_tool.get(env)):
+                successes.setdefault(env, []).append(episode.parts["success"])
+        return min(
+            sum(env_successes) / max(1, len(env_successes)) / self.shown.get(env, 1.0)
+            for env, env_successes in successes.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pupil:
+    """Result of a cold start."""
+
+    local: LocalModel
+    attempts: int
+    """Number of initial weights that were tried; 1 if the first passed."""
+    steps: int
+    """Number of imitation steps of the weights that passed."""
+    demonstrations: Sequence[Episode]
+
+
+def raise_tiny(config: GRPOConfig, on_progress: OnProgress = ignore) -> Pupil:
+    """Train the tiny agent on the demonstrator of a run's environment."""
+    with closing(open_arena(config)) as practice:
+        check_seats(practice, config.env.train_seats)
+        return cold_start(
+            practice,
+            demonstrators(config.env.env_id),
+            seed=config.seed,
+            limits=limits(config),
+            slots=config.play.slots,
+            device_name=config.device,
+            config=config.cold_start,
+            format=format_read(config.env.env_id, config.env.options),
+            on_progress=on_progress,
+        )
+
+
+def cold_start(
+    arena: Arena,
+    demonstrator: Demonstrator | Mapping[str, Demonstrator],
+    *,
+    seed: int,
+    limits: TokenLimits,
+    slots: int = 96,
+    device_name: str = "auto",
+    config: ColdStartConfig | None = None,
+    sft: SFTConfig | None = None,
+    format: str = formats.DEFAULT,
+    on_progress: OnProgress = ignore,
+) -> Pupil:
+    """Train a tiny agent on demonstrations played in `arena`.
+
+    It learns to write calls in `format`, which the arena must read. In a mixture each environment has a demonstrator
+    and its share of the demonstrations. Their number, and the limit on imitation steps, are multiplied so that the
+    rarest environment is demonstrated as often as it would be alone. The gate must be passed in each environment.
+    """
+    config, device, (_, counts) = config or ColdStartConfig(), find_device(device_name), counts_in(arena, 0)
+    rarest = min(counts_in(arena, 1000)[0].values())
+    times = min(_MOST_TIMES, 1000 // max(1, rarest))
+    max_steps = config.imitation_steps * times
+    config = replace(config, demonstrations=config.demonstrations * times, imitation_steps=max_steps)
+    demonstrations = demonstrate(
+        arena, demonstrator, config.demonstrations, config.tool_rate, seed, format, on_progress=on_progress
+    )
+    for count in counts.values():
+        if warning := Division(count).warning:
+            on_progress(Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning))
+    measure = _measure(demonstrations, config)
+    tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
+    chat = Chat(tokenizer)
+    rows_of = [written_rows(chat, episode.attempt.messages) for episode in demonstrations]
+    if note := _too_long(demonstrations, rows_of, limits, measure, config.imitation_gate):
+        on_progress(Progress("demonstrations", len(demonstrations), config.demonstrations, note=note))
+    rows = [row for rows in rows_of for row in rows]
+    best = 0.0
+    for attempt in range(config.max_attempts):
+        model = tiny_model(len(tokenizer), layers=config.layers, seed=seed * config.max_attempts + attempt)
+        local = serve(model.to(device), tokenizer, slots=slots, seed=seed)
+        settings = replace(sft or tiny_sft_config(), seed=seed)
+        steps, reached = _imitate(local, rows, arena, limits, config, settings, measure, on_progress)
+        if reached >= config.imitation_gate:
+            return Pupil(local, attempt + 1, steps, demonstrations)
+        best = max(best, reached)
+        note = (
+            f"stuck at {reached:.2f} {measure.name} after {steps} steps (gate {config.imitation_gate}); "
+            f"attempt {attempt + 1} of {config.max_attempts} is given up and other initial weights are drawn"
+        )
+        on_progress(Progress("imitation", steps, config.imitation_steps, note=note))
+    task_count = len({episode.start.key[:2] for episode in demonstrations})
+    raise TrainingHalted(
+        f"none of {config.max_attempts} initial weights reached {config.imitation_gate} {measure.name} in "
+        f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
+        f"{best:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
+        "(--cold-start.imitation-gate), or give more tasks"
+    )
+
+
+def demonstrate(
+    arena: Arena,
+    demonstrator: Demonstrator | Mapping[str, Demonstrator],
+    episodes: int,
+    tool_rate: float,
+    seed: int,
+    format: str = formats.DEFAULT,
+    on_progress: OnProgress = ignore,
+) -> Sequence[Episode]:
+    """Return episodes that the demonstrator played, in task order; in a game, those of every seat."""
+    rules = demonstrator if isinstance(demonstrator, Mapping) else {"": demonstrator}
+    habits = {env: partial(rule, tool_rate=tool_rate) for env, rule in rules.items()}
+    script, table = Agent(ScriptedPolicy(habits, seed, format)), seats_of(arena)
+    games = max(1, episodes // max(1, len(table)))
+    total = games * max(1, len(table))
+    shares, _ = counts_in(arena, games)
+    starts = _starts(arena, shares, lambda tasks, number: tasks.demonstrated(seed * episodes + number))
+    played_episodes: list[Episode] = []
+    for episode in play(in_every_seat(script, table), arena, seated(starts, table)):
+        played_episodes.append(episode)
+        if len(played_episodes) % max(1, total // _REPORTS) == 0 or len(played_episodes) == total:
+            on_progress(Progress("demonstrations", len(played_episodes), total))
+    played_episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
+    return [episode for episode in played_episodes if episode.reward is not None]
+
+
+def _starts(arena: Arena, games: Mapping[str, int], task: Callable[[Division, int], int]) -> Iterator[Start]:
+    """Yield the given number of starts for each environment; `task` maps the n-th start to one of its tasks."""
+    _, counts = counts_in(arena, 0)
+    places = ((env, number) for env, count in games.items() for number in range(count))
+    for place, (env, number) in enumerate(places):
+        yield Start(task(Division(counts[env]), number), seed=place, group=place, env=env)
+
+
+def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
+    """Return the measure of the gate. Raise `TrainingHalted` if the demonstrator itself does not pass it."""
+    if not demonstrations:
+        raise TrainingHalted("every demonstration is BROKEN; `palaestra check` says what is wrong with the environment")
+    used: dict[str, bool] = {}
+    for episode in demonstrations:
+        used[episode.start.env] = used.get(episode.start.env, False) or _used(episode)
+    episodes_without_tool = {
+        env: [demonstration for demonstration in demonstrations if demonstration.start.env == env]
+        for env, tool in used.items()
+        if not tool
+    }
+    reached = {env: _Measure({env: False}).of(env_episodes) for env, env_episodes in episodes_without_tool.items()}
+    measure = _Measure(used, {env: success for env, success in reached.items() if success})
+    score = measure.of(demonstrations)
+    if score < config.imitation_gate:
+        habit = "" if any(measure.with_tool.values()) else f", played with tool_rate={config.tool_rate:g},"
+        raise TrainingHalted(
+            f"the demonstrator{habit} reaches {score:.2f} {measure.name} in {len(demonstrations)} demonstrations, and "
+            f"the tiny agent, which imitates it, is to reach {config.imitation_gate}: let it play better, or lower the "
+            "gate with --cold-start.imitation-gate"
+        )
+    return measure
+
+
+def _too_long(
+    demonstrations: Sequence[Episode],
+    rows_of: Sequence[Sequence[TokenRow]],
+    limits: TokenLimits,
+    measure: _Measure,
+    gate: float,
+) -> str:
+    """Return a note on demonstrations that exceed the limits of play; "" if all fit.
+
+    They are refused if an agent that imitates them perfectly would not pass the gate, because it would be cut off.
+    """
+    turns = [[end - begin for row in rows for begin, end in spans(row.sampled)] for rows in rows_of]
+    sizes = [
+        (max(map(len, rows), default=0), max(turn_sizes, default=0))
+        for rows, turn_sizes in zip(rows_of, turns, strict=True)
+    ]
+    caps = limits.max_episode_tokens, limits.max_turn_tokens
+    fits = [row <= caps[0] and turn <= caps[1] for row, turn in sizes]
+    if all(fits):
+        return ""
+    row, turn = map(max, zip(*sizes, strict=True))
+    text = (
+        f"{1 - sum(fits) / len(fits):.0%} of the demonstrations are longer than what may be played: the longest row "
+        f"has {row} tokens and the longest turn {turn}; set --play.max-episode-tokens, which is {caps[0]}, to "
+        f"{max(row, caps[0])} or more, and --play.max-turn-tokens, which is {caps[1]}, to {max(turn, caps[1])} or more"
+    )
+    pairs = zip(demonstrations, fits, strict=True)
+    if (
+        measure.of([replace(episode, parts={"success": episode.parts["success"] * fit}) for episode, fit in pairs])
+        < gate
+    ):
+        raise ConfigError(f"the tiny agent cannot be raised: {text}")
+    return text
+
+
+def _used(episode: Episode) -> bool:
+    """Return whether a call in the episode succeeded."""
+    return any(call.status is Status.OK for call in episode.attempt.calls)
+
+
+def _imitate(
+    local: LocalModel,
+    rows: Sequence[TokenRow],
+    arena: Arena,
+    limits: TokenLimits,
+    config: ColdStartConfig,
+    sft: SFTConfig,
+    measure: _Measure,
+    on_progress: OnProgress,
+) -> tuple[int, float]:
+    """Imitate until the gate is passed, then decay the learning rate. Return the steps and the measure reached."""
+    learner = Learner(local.agent, local.model, sft)
+    imitation, reached = Imitation(learner, rows), 0.0
+    first = min(config.first_gate, config.imitation_steps)
+
+    def step(rate: float = 1.0) -> float:
+        figures = imitation.step(rate * min(1.0, (learner.step + 1) / config.warmup_steps))
+        learner.require_gradients()
+        return figures["loss"]
+
+    while learner.step < config.imitation_steps:
+        metrics = {"loss": step()}
+        if learner.step >= first and learner.step % config.gate_every == 0:
+            reached = _reached(local, arena, limits, config, measure)
+            metrics[measure.metric] = reached
+        # The total assumes the earliest end: the next gate, and the decay after it.
+        gate = max(first, -(-learner.step // config.gate_every) * config.gate_every)
+        on_progress(Progress("imitation", learner.step, gate + config.decay_steps, metrics))
+        if reached >= config.imitation_gate:
+            break
+    if reached >= config.imitation_gate:
+        for left in reversed(range(config.decay_steps)):
+            loss = step(rate=left / config.decay_steps)
+            on_progress(Progress("imitation", learner.step, learner.step + left, {"loss": loss}))
+        # The result is the model after the decay, so it must pass too.
+        reached = _reached(local, arena, limits, config, measure)
+    return learner.step, reached
+
+
+def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdStartConfig, measure: _Measure) -> float:
+    """Return the gate's measure of the present model."""
+    for engine in trained_engines(local.agent):
+        engine.update_weights(local.model.named_parameters(), version=0)
+    table, (_, counts) = seats_of(arena), counts_in(arena, 0)
+    games = max(1, config.gate_tasks // max(1, len(table)))
+    starts = _starts(arena, dict.fromkeys(counts, games), Division.kept_back)
+    episodes = play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)
+    return measure.of(list(episodes))

@@ -1,0 +1,164 @@
+"""Create or restore the learner of a GRPO run, and save its trained model.
+
+A run's folder shows what exists: its newest checkpoint, else its start, else the model that its config names.
+"""
+
+import copy
+from dataclasses import replace
+
+import torch
+
+from palaestra.agents.adapters import adapted, save_adapter
+from palaestra.agents.dialect import pinned
+from palaestra.agents.local_model import LocalModel, export
+from palaestra.errors import UsageError
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
+from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
+from palaestra.trainers.run.checkpoint import Checkpoint, fingerprint, newest, open_saved, restore
+from palaestra.trainers.run.folder import Run
+from palaestra.trainers.run.progress import OnProgress, ignore
+from palaestra.trainers.run.saved_config import refused, trained_format
+from palaestra.trainers.run.versions import versions
+from palaestra.trainers.scale.fsdp import whole_model
+from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.open_run import as_opened, check_ranks, open_model, settled
+from palaestra.trainers.validation import changed
+
+
+def open_learner(run: Run, model: LocalModel | None = None, on_progress: OnProgress = ignore) -> Learner[GRPOConfig]:
+    """Return the learner of a run: from its newest checkpoint, else its start, else `model`, else a new one.
+
+    It may add to `run.config` the call format of the model, and the settings that fit into memory.
+    """
+    config, start, ranks = _config(run), run.folder / "start", here()
+    check_ranks(config, ranks.count)
+    checkpoint = ranks.told(lambda: newest_checkpoint(run))
+    if checkpoint is not None:
+        learner = _restored(checkpoint, run, config)
+    else:
+        if not ranks.first:
+            ranks.meet()  # The first rank creates or downloads the model.
+        if start.is_dir():
+            local = open_model(str(start), config)
+        elif model is not None or config.model != "tiny":
+            local = model or open_model(config.model, config)
+        else:
+            local = raise_tiny(config, on_progress).local
+            local.model.name_or_path = str(start)  # An adapter names this folder as its base.
+        if config.model != "tiny":
+            config = pin_format(run, config, local)
+        if config.model == "tiny" or (config.recipe.kl.beta > 0 and not config.scale.lora_r):
+            keep_start(run, local)
+        if ranks.count > 1 and ranks.first:
+            ranks.meet()
+            local = open_model(str(start) if config.model == "tiny" else config.model, config)
+        learner = new_learner(local, config)
+    run.rewind(learner.step)
+    return learner
+
+
+def new_learner(local: LocalModel, config: GRPOConfig) -> Learner[GRPOConfig]:
+    """Return a learner at step 0 of a model that was opened for the run, or made or loaded elsewhere."""
+    local, ranks = as_opened(local, config, config.play.slots), here()
+    # Only dropout uses torch's global generator. It is seeded here, as after a kill.
+    torch.manual_seed(config.seed)
+    divided = ranks.count > 1 and config.recipe.kl.beta > 0
+    reference = copy.deepcopy(local.model) if divided else None
+    return Learner(local.agent, to_learn(local), config, reference=reference, ranks=ranks)
+
+
+def newest_checkpoint(run: Run) -> Checkpoint | None:
+    """Return the newest intact checkpoint of a run; None if it has none."""
+    checkpoint, faults = newest(run.checkpoints)
+    if checkpoint is None and faults:
+        text = "; ".join(f"{path}: {fault}" for path, fault in faults.items())
+        raise UsageError(
+            f"no checkpoint in {run.checkpoints} is whole: {text}; put one back, or remove that folder to begin "
+            "again at step 0"
+        )
+    if checkpoint is None:
+        return None
+    if diffs := refused(changed(run.config, checkpoint.config), run.config):
+        raise UsageError(
+            f"{checkpoint.path} was made with other options than {run.folder / 'config.json'} says: {diffs}; put back "
+            "the options, or the checkpoints of this run"
+        )
+    for path, fault in faults.items():
+        run.notes.append(f"{path} is damaged ({fault}) and was removed; the run resumes after step {checkpoint.step}")
+        if run.writes:
+            remove_folder(path)
+    now = versions()
+    names = ("python", "machine", "torch", "transformers")
+    changes = [
+        f"{name} {checkpoint.versions.get(name)} (now {now[name]})"
+        for name in names
+        if checkpoint.versions.get(name) != now[name]
+    ]
+    if changes:
+        text = ", ".join(changes)
+        run.notes.append(f"{checkpoint.path} was made with {text}; the last bits of the figures may change")
+    return checkpoint
+
+
+def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
+    """Make the run's environment read calls as its model's template writes them, unless a format was chosen.
+
+    The format is then part of the run's config, as if the user had set it.
+    """
+    env = config.env
+    options, note = pinned(env.env_id, env.options, local.tokenizer, trained_format(config.model))
+    if options != env.options:
+        pinning = (f"{key}={value}" for key, value in options.items() if key not in env.options)
+        config = replace(config, env=replace(env, env_options=(*env.env_options, *pinning)))
+        run.settle(config)
+    if note:
+        run.notes.append(note)
+    return config
+
+
+def keep_start(run: Run, local: LocalModel) -> None:
+    """Export the model before the first step, unless that is done."""
+    start = run.folder / "start"
+    if run.writes and not start.is_dir():
+        with whole_folder(start) as folder:
+            export(local.model, local.tokenizer, folder)
+
+
+def keep_model(run: Run, learner: Learner[RunConfigT]) -> None:
+    """Export the whole trained model of a run; for an adapter, the adapter alone too."""
+    model = whole_model(learner.model, learner.ranks)
+    if run.writes:
+        with whole_folder(run.model) as folder:
+            export(model, learner.tokenizer, folder)
+        if adapted(learner.model):
+            with whole_folder(run.adapter) as folder:
+                save_adapter(learner.model, learner.tokenizer, folder)
+
+
+def _config(run: Run) -> GRPOConfig:
+    if not isinstance(run.config, GRPOConfig):
+        raise UsageError(f"{run.folder} holds a run of the kind {run.config.KIND}, which plays nothing")
+    unsettled, ranks = run.config, here()
+    config, note = ranks.told(lambda: settled(unsettled, run.folder, ranks.count))
+    if config != unsettled:
+        run.settle(config)
+    if note:
+        run.notes.append(note)
+    return config
+
+
+def _restored(checkpoint: Checkpoint, run: Run, config: GRPOConfig) -> Learner[GRPOConfig]:
+    reference, start = None, run.folder / "start"
+    if config.recipe.kl.beta > 0 and not config.scale.lora_r:
+        if not start.is_dir():
+            raise UsageError(f"{start} is gone: the recipe's KL is measured from the model in it; put it back")
+        reference = open_model(str(start), config).model
+        if fingerprint(reference) != checkpoint.fingerprint:
+            raise UsageError(
+                f"{start} and {checkpoint.path} hold models of different shapes; one of them is of another run"
+            )
+    base = str(start) if start.is_dir() else config.model
+    local = open_saved(checkpoint, lambda name: open_model(name, config), base)
+    return restore(checkpoint, local, config, reference)

@@ -1,0 +1,229 @@
+"""Open what a run's config names: its environment, model, engine and limits."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from palaestra.agents import TokenLimits
+from palaestra.agents.adapters import adapted, add_adapter
+from palaestra.agents.engines.process import ProcessEngine
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_weights, find_device, load, serve
+from palaestra.agents.policies.table import trained_engines
+from palaestra.errors import ConfigError
+from palaestra.protocols import Arena
+from palaestra.registry import arena, demonstrators
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.data.curated import curated_tasks
+from palaestra.trainers.reward.staged_shaping import StagedShaping
+from palaestra.trainers.rollout.make_sampler import make_sampler
+from palaestra.trainers.run.saved_config import RunConfig
+from palaestra.trainers.samplers.seats import check_seats
+from palaestra.trainers.samplers.task_of_group import counts_in, held_out
+from palaestra.trainers.scale.fit_memory import fit
+from palaestra.trainers.scale.ranks import Ranks, here
+from palaestra.trainers.setup.demonstration_split import Division
+
+ConfigT = TypeVar("ConfigT", GRPOConfig, SFTConfig)
+
+
+def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> Arena:
+    """Open the config's environment with one slot for each concurrent episode; in this process if `here`."""
+    env = config.env
+    options = env.options | (
+        {} if here or not env.workers else {"workers": env.workers, "ray_address": env.ray_address}
+    )
+    return arena(env.env_id, config.play.slots, split=split, ordered=config.play.ordered, **options)
+
+
+def open_model(name: str, config: GRPOConfig) -> LocalModel:
+    """Load a model from a folder or the hub for a run: in the run's dtype, with its adapter and its engine.
+
+    Raise an error if the config's servers do not serve this model.
+    """
+    local = load(
+        name,
+        slots=config.play.slots,
+        seed=config.seed,
+        device=config.device,
+        dtype=compute_type(config),
+        engine=engine_maker(config),
+    )
+    if isinstance(local.agent.engine, VllmEngine):
+        local.agent.engine.check(local.tokenizer, config.longest_row)
+    return with_adapter(local, config)
+
+
+def engine_maker(config: RunConfig) -> EngineMaker:
+    """Return the constructor of the engine that a config names. Imitation is evaluated with the built-in engine."""
+    if isinstance(config, SFTConfig):
+        return TorchEngine
+    engine, cache_tokens = config.engine, config.play.cache_tokens
+    if engine.kind == "torch":
+        return partial(TorchEngine if here().count == 1 else WholeEngine, cache_tokens=cache_tokens)
+    if engine.kind == "process":
+        return partial(ProcessEngine, cache_tokens=cache_tokens, deadline=engine.restart_seconds)
+    options, ranks = asdict(engine), here()
+    del options["kind"]
+    options["urls"] = servers(engine.urls, ranks)
+    return partial(VllmEngine, **options)
+
+
+def servers(urls: Sequence[str], ranks: Ranks) -> tuple[str, ...]:
+    """Return the servers of this rank. No other rank uses them."""
+    return tuple(urls[ranks.rank :: ranks.count])
+
+
+class WholeEngine(TorchEngine):
+    """The built-in engine with its own copy of all weights, for a rank whose learner holds only a part of them."""
+
+    @property
+    def shares_weights(self) -> bool:
+        """Return False: the engine gets the learner's weights by `update_weights`."""
+        return False
+
+
+def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
+    """Add the adapter of a run to a model, if the run has one."""
+    scale = config.scale
+    if scale.lora_r:
+        add_adapter(local.model, scale.lora_r, scale.lora_alpha, scale.lora_target_modules, seed=config.seed)
+    return local
+
+
+def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
+    """Adapt a model that was made or loaded elsewhere as if it had been opened for the run; keep it if it was."""
+    dtype = compute_type(config)
+    elsewhere = isinstance(config, GRPOConfig) and config.engine.kind != "torch"
+    if next(local.model.parameters()).dtype != getattr(torch, dtype) or (elsewhere and _shares(local)):
+        model, maker = cast_weights(local.model, dtype), engine_maker(config)
+        local = serve(model, local.tokenizer, slots=slots, seed=config.seed, engine=maker)
+    return local if adapted(local.model) else with_adapter(local, config)
+
+
+def _shares(local: LocalModel) -> bool:
+    return any(engine.shares_weights for engine in trained_engines(local.agent))
+
+
+def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str]:
+    """Return the config with all open settings chosen, and a note on what was chosen because memory is short.
+
+    Raise an error if the device or the disk has too little space for the run. A complete config is returned unchanged.
+    """
+    scale = config.scale
+    chosen = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
+    if "auto" not in chosen and None not in chosen:
+        return config, ""
+    note = ""
+    if isinstance(config, GRPOConfig) and config.model != "tiny" and scale.fit is not False:
+        config, note = fit(config, folder, ranks)
+    scale = config.scale
+    scale = replace(
+        scale,
+        precision=compute_type(config),
+        optimizer_bits=scale.optimizer_bits or 32,
+        optimizer_offload=bool(scale.optimizer_offload),
+        gradient_checkpointing=bool(scale.gradient_checkpointing),
+    )
+    return replace(config, scale=scale), note
+
+
+def compute_type(config: RunConfig) -> Dtype:
+    """Return the dtype of weights and activations."""
+    if config.scale.precision != "auto":
+        return config.scale.precision
+    return "bfloat16" if config.model != "tiny" and find_device(config.device).type == "cuda" else "float32"
+
+
+def check_ranks(config: GRPOConfig, count: int) -> None:
+    """Raise `ConfigError` for settings that do not support this number of ranks."""
+    scale = config.scale
+    unsupported = {
+        "play.max_staleness": config.play.max_staleness > 0,
+        "optimizer.algorithm muon": config.optimizer.algorithm == "muon",
+        "scale.optimizer_bits 8": scale.optimizer_bits == 8,
+        "scale.optimizer_offload": scale.optimizer_offload,
+        "scale.lora_r": scale.lora_r > 0,
+        "recipe.critic": config.recipe.critic is not None,
+    }
+    if count > 1 and any(unsupported.values()):
+        names = ", ".join(name for name, is_used in unsupported.items() if is_used)
+        raise ConfigError(
+            f"{names} does not support several ranks (torchrun started {count}). Remove it, or train in one process"
+        )
+    if config.engine.kind == "vllm" and count > len(config.engine.urls):
+        raise ConfigError(
+            f"engine.urls names {len(config.engine.urls)} servers and there are {count} ranks, each of which asks "
+            "servers of its own; start more servers, or fewer ranks"
+        )
+    if count > config.play.num_prompts:
+        raise ConfigError(
+            f"num_prompts is {config.play.num_prompts} and there are {count} ranks, each of which plays whole groups; "
+            "raise num_prompts, or start fewer ranks"
+        )
+
+
+def check_scale(config: RunConfig) -> None:
+    """Raise `ConfigError` for a setting without effect, and for an adapter whose base model is not saved."""
+    if config.scale.optimizer_offload and find_device(config.device).type == "cpu":
+        raise ConfigError(
+            "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
+        )
+    if config.scale.lora_r and config.model == "tiny" and isinstance(config, SFTConfig):
+        raise ConfigError(
+            f"lora_r is {config.scale.lora_r}, and the model is made anew of random weights, which are kept nowhere: "
+            "pass --model, or train the whole model"
+        )
+
+
+def limits(config: GRPOConfig) -> TokenLimits:
+    """Return the config's token limits, as `play` takes them."""
+    return TokenLimits(config.play.max_turn_tokens, config.longest_row)
+
+
+def check_judge(config: GRPOConfig) -> None:
+    """Raise an error if the judge cannot be reached, before a run begins or resumes."""
+    if config.recipe.judge is not None:
+        with closing(config.recipe.judge.opened()) as judge:
+            judge.check()
+
+
+def check_parts(config: GRPOConfig, opened: Arena) -> None:
+    """Raise an error if an environment of an arena has no reward part for the quality of the shaping."""
+    for parts in getattr(opened, "reward_parts", ()):
+        if isinstance(config.recipe.shaping, StagedShaping):
+            config.recipe.shaping.part_of(parts)
+
+
+def check(config: GRPOConfig) -> None:
+    """Raise an error for a config that cannot work, before anything is created. It checks the device, the judge's
+    server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and the
+    demonstrator of the tiny agent.
+    """
+    find_device(config.device)
+    check_scale(config)
+    check_judge(config)
+    if config.model == "tiny":
+        demonstrators(config.env.env_id)
+    for split in ("train", "eval"):
+        opened = open_arena(config, split, here=True)
+        try:
+            check_seats(opened, config.env.train_seats)
+            if split == "train":
+                curated_tasks(config.env.curated, config.env.env_id, opened)
+                make_sampler(config, opened)
+                check_parts(config, opened)
+            if split == "train" and config.model == "tiny":
+                for count in counts_in(opened, 0)[1].values():
+                    Division(count)
+            if split == "eval" and config.eval_tasks:
+                held_out(opened, config.eval_tasks)
+        finally:
+            opened.close()
