@@ -22,7 +22,7 @@ from palaestra.record import read
 from palaestra.trainers import Run, grpo, train
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.losses.policy import Clip
-from palaestra.trainers.run.folder import checkpoint
+from palaestra.trainers.run import checkpoint
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.setup.open_learner import open_learner
 from palaestra.trainers.setup.open_run import open_model, settled

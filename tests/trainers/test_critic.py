@@ -18,7 +18,7 @@ from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.score_batch import look
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.losses.critic import Critic, ValueHead
-from palaestra.trainers.run.folder import checkpoint
+from palaestra.trainers.run import checkpoint
 
 
 def learner_of(model, **changes):

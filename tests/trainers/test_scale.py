@@ -22,7 +22,7 @@ from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.learn.score_batch import look
 from palaestra.trainers.learn.update import update
-from palaestra.trainers.run.folder import checkpoint
+from palaestra.trainers.run import checkpoint
 from palaestra.trainers.run.saved_config import read_config
 from palaestra.trainers.setup.open_run import as_opened, check_scale, open_model
 from palaestra.trainers.validation import changed

@@ -23,7 +23,7 @@ from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.data.demonstrations import demonstrations, unfit
 from palaestra.trainers.learn.imitation import Imitation
 from palaestra.trainers.learn.learner import Learner, rate_at
-from palaestra.trainers.run.folder import checkpoint, session
+from palaestra.trainers.run import checkpoint, session
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.sft import longest_row, sft_rows
 

@@ -10,7 +10,8 @@ from going import random_agent, run_of
 
 from palaestra import UsageError
 from palaestra.errors import MissingExtra
-from palaestra.trainers.run.folder import Run, trackers, tracking
+from palaestra.trainers.run import trackers, tracking
+from palaestra.trainers.run.folder import Run
 from palaestra.trainers.training import train
 
 TOLD = [(0, "eval"), (1, "step"), (2, "eval"), (2, "step"), (3, "eval"), (3, "step")]
