@@ -39,7 +39,7 @@ _WRITTEN = {"expression": "{}", "code": "print({})"}
 class StitchedStep:
     """A computation of a solution."""
 
-    said: str
+    response: str
     """Text before the computation."""
     expression: str
     value: str
@@ -59,7 +59,7 @@ class Solution:
 
     def turn(self, number: int, call: str) -> str:
         """Return the text of a turn with the call of its computation; `call` is empty after the last computation."""
-        text = self.steps[number].said if call else self.rest
+        text = self.steps[number].response if call else self.rest
         if self.thinks:
             text = f"<think>\n{text}\n</think>\n\n" if text else ""
         return "".join((text, "" if self.thinks or not text or not call else "\n", call or self.answer))

@@ -244,7 +244,7 @@ class _Grading:
         session = await self.sandbox.astart()
         try:
             arguments = (self.program, self.tests.context, self.tests.function)
-            source = f"{_HARNESS}\nprogram = Program{arguments!r}\nsay(True)"
+            source = f"{_HARNESS}\nprogram = RemoteProgram{arguments!r}\nsay(True)"
             result = await session.arun(source, timeout=COMPILE_SECONDS)
         except BaseException:  # close the session whatever ended its opening, then raise it again
             await session.aclose()

@@ -19,7 +19,7 @@ def test_the_wheel_holds_every_module_and_no_other(wheel: Path, expected: set[st
 
 
 def test_the_wheel_holds_what_the_viewers_page_is_made_of(wheel: Path, tree: Path) -> None:
-    names, folder = set(zipfile.ZipFile(wheel).namelist()), tree / "trainers" / "viewer"
+    names, folder = set(zipfile.ZipFile(wheel).namelist()), tree / "trainers" / "view" / "pages"
     parts = {path.relative_to(folder).as_posix() for kind in ("css", "js") for path in folder.rglob(f"*.{kind}")}
     assert parts
     assert {f"palaestra/trainers/view/pages/{part}" for part in parts} <= names

@@ -90,11 +90,11 @@ def test_the_calls_of_a_plan_are_those_of_the_trie_and_in_either_way_the_same(ro
     expected = np.zeros((layout.size, layout.size), int)
     for places in layout.places:
         expected[np.ix_(places, places)] = np.tri(len(places), dtype=int)
-    plan, everything = AttentionPlan(layout, torch.device("cpu")), np.arange(layout.size)
+    plan, everything = AttentionPlan(layout, torch.device("cpu")), torch.arange(layout.size)
     for calls in (plan.by_segment, plan.by_depth):
         found = np.zeros_like(expected)
         for call in calls:
-            queries, keys = everything[call.queries], everything[call.keys]
+            queries, keys = everything[call.queries].numpy(), everything[call.keys].numpy()
             ends = call.lengths[:2] if call.lengths else ([0, len(queries)], [0, len(keys)])
             for q, k, q_end, k_end in zip(*(each[:-1] for each in ends), *(each[1:] for each in ends), strict=True):
                 own = np.ones((q_end - q, k_end - k), int)
