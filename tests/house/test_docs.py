@@ -166,7 +166,7 @@ def test_every_option_of_the_suite_has_a_row_and_words() -> None:
 
 def test_every_setting_has_a_row_and_words() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-    source = ast.parse((ROOT / "trainers" / "config.py").read_text("utf-8"))
+    source = ast.parse((ROOT / "trainers" / "config" / "grpo_config.py").read_text("utf-8"))
     configs = [node for node in source.body if isinstance(node, ast.ClassDef)]
     sections = {"env", "play", "engine", "recipe", "optimizer", "scale", "save", "eval", "cold_start"}
     named = {ast.unparse(node.target) for one in configs for node in one.body if isinstance(node, ast.AnnAssign)}

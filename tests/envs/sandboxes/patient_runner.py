@@ -30,7 +30,7 @@ def main() -> None:
     from runner import runs, supervisor
 
     sys.path.remove(str(_SANDBOXES))
-    stop = runs.Run._stop
+    stop = runs.ProgramRun._stop
 
     def stop_once_it_has_begun(run, command):
         latest, said = time.monotonic() + SECONDS, run._process.outputs.out.kept
@@ -38,7 +38,7 @@ def main() -> None:
             yield time.monotonic() + 0.01
         yield from stop(run, command)
 
-    runs.Run._stop = stop_once_it_has_begun
+    runs.ProgramRun._stop = stop_once_it_has_begun
     runs.GRACE_SECONDS = SECONDS
     supervisor.main()
 
