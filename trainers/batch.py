@@ -88,7 +88,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BatchScores:
     """Scores of a batch before the update: one array per sample, over its sampled tokens."""
 
     reference: tuple[NDArray[np.float32], ...] | None = None

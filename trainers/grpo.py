@@ -101,13 +101,13 @@ def train(
                     metrics |= mixture_metrics(mixture, batch) if mixture else {}
                     metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
 
-                    batch_scores = look(learner, batch)  # The log-probs and values that the recipe asks for.
-                    raw_advantages = recipe.advantage(batch, batch_scores)
-                    require(shape_findings(batch, batch_scores, raw_advantages))
+                    scores = look(learner, batch)  # The log-probs and values that the recipe asks for.
+                    raw_advantages = recipe.advantage(batch, scores)
+                    require(shape_findings(batch, scores, raw_advantages))
                     advantages = damped(raw_advantages, batch, recipe.max_advantage)
-                    require(advantage_findings(recipe, batch, batch_scores, advantages))
+                    require(advantage_findings(recipe, batch, scores, advantages))
 
-                    figures, lessons = update(learner, batch, advantages, batch_scores)
+                    figures, lessons = update(learner, batch, advantages, scores)
                     with rollouts.between_polls():
                         learner.publish()  # The engine samples from the new weights.
                     learner.state = rollouts.learned_from(batch)

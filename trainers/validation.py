@@ -1,8 +1,8 @@
 """Configs that validate themselves: each field's annotation gives its type, range and choices, and pydantic checks it.
 
 A config may contain configs (sections). Field names are unique across a config and its sections, so `changed(config,
-{"num_prompts": 4})` finds the field; a section may also be passed as a mapping, as in JSON. A part that is one of
-several classes (its field has a table of them in its metadata) is written with its `name`.
+{"num_prompts": 4})` finds the field; a section may also be passed as a mapping, as in JSON. A part of a recipe (its
+field has a table of built-in ones in its metadata) is written with its `name` (`config.parts`).
 
 Not here: rules that involve several fields, which the config itself checks.
 """
@@ -14,9 +14,10 @@ from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 import tyro
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 from palaestra.errors import ConfigError
+from palaestra.trainers.config.parts import Load, UnloadedPart, check_part, find_part, load_part, part_name
 
 COUNT = Field(ge=1)
 POSITIVE = Field(gt=0)
@@ -24,7 +25,7 @@ NOT_NEGATIVE = Field(ge=0)
 SHARE = Field(ge=0, le=1)
 BELOW_ONE = Field(ge=0, lt=1)
 PARTS = "parts"
-"""Key of a field's metadata: the classes that the field may hold, by name."""
+"""Key of a field's metadata: the built-in parts that the field may hold, by name."""
 DataclassT = TypeVar("DataclassT")
 _FINITE = ConfigDict(allow_inf_nan=False)
 
@@ -40,10 +41,16 @@ def check_fields(config: Any) -> None:
         except ValidationError as error:
             message = error.errors()[0]["msg"].replace("Input should be", "it must be")
             raise ConfigError(f"{name} is {value!r}; {message}") from None
+    for field in fields(config):
+        if PARTS in field.metadata:
+            check_part(field.metadata[PARTS], getattr(config, field.name), field.name)
 
 
-def changed(config: DataclassT, values: Mapping[str, Any]) -> DataclassT:
-    """Return the config with other values. Raise `ConfigError` for an unknown name, with the closest known one."""
+def changed(config: DataclassT, values: Mapping[str, Any], load: Load = load_part) -> DataclassT:
+    """Return the config with other values. Raise `ConfigError` for an unknown name, with the closest known one.
+
+    `load` finds parts that are named as `module:name`. By default their modules are imported.
+    """
     sections_by_name = dict(_names(config))
     tables = {field.name: field.metadata[PARTS] for field in fields(config) if PARTS in field.metadata}  # type: ignore[arg-type]
     new_values: dict[str, Any] = {}
@@ -58,25 +65,33 @@ def changed(config: DataclassT, values: Mapping[str, Any]) -> DataclassT:
             section_values.setdefault(sections_by_name[name], {})[name] = value
         elif isinstance(value, Mapping) and (is_dataclass(getattr(config, name)) or name in tables):
             section_values.setdefault(name, {}).update(value)
+        elif isinstance(value, str) and name in tables:
+            new_values[name] = find_part(tables[name], value, name, load)
         else:
             new_values[name] = tuple(value) if isinstance(value, list) else value
-    for field in fields(config):  # type: ignore[arg-type]
-        table, section = tables.get(field.name), section_values.get(field.name)
-        if table and isinstance(new_values.get(field.name), str):
-            new_values[field.name] = part(table, new_values[field.name], field.name)()
-        if section is not None:
-            section_config = new_values.get(field.name, getattr(config, field.name))
-            if table and ("name" in section or section_config is None):
-                section_config = part(table, section.pop("name", None), field.name)()
-            new_values[field.name] = changed(section_config, section)
+    for name, section in section_values.items():
+        value = new_values.get(name, getattr(config, name))
+        if name in tables:
+            value = _chosen_part(tables[name], value, section.pop("name", None), name, load)
+        new_values[name] = _with_settings(value, section, name, load)
     return replace(config, **new_values)  # type: ignore[type-var]
 
 
-def part(table: Mapping[str, Any], name: Any, what: str) -> Any:
-    """Return the class of this name from a field's table. Raise `ConfigError` for an unknown name."""
-    if not isinstance(name, str) or name not in table:
-        raise ConfigError(f"{what} is {name!r}; it must be one of {', '.join(table)}")
-    return table[name]
+def _chosen_part(table: Mapping[str, Any], part: Any, name: Any, kind: str, load: Load) -> Any:
+    """Return the part of this name; None is the name of the present part, if there is one."""
+    if name is None and part is not None:
+        return part
+    # A part of your own that is loaded already is not searched for: what names it here may be a file.
+    own = isinstance(name, str) and ":" in name and not isinstance(part, UnloadedPart | None)
+    return part if own and part_name(table, part, kind) == name else find_part(table, name, kind, load)
+
+
+def _with_settings(part: Any, settings: Mapping[str, Any], name: str, load: Load) -> Any:
+    if isinstance(part, UnloadedPart):
+        return UnloadedPart(part.name, {**part.settings, **settings})
+    if settings and not is_dataclass(part):
+        raise ConfigError(f"{name} has no settings; leave out {', '.join(settings)}")
+    return changed(part, settings, load) if settings else part
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -84,18 +99,22 @@ def plain(config: Any) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
-        if is_dataclass(value):
-            table = field.metadata.get(PARTS, {})
-            names = [name for name, kind in table.items() if kind is type(value)]
-            if table and not names:  # Without a name it would be read back as another class.
-                raise ConfigError(
-                    f"{field.name} is a {type(value).__name__}, which has no name to be written down by: add it to the "
-                    f"table of {', '.join(table)}"
-                )
-            value = dict.fromkeys(("name",), *names) if names else {}
-            value |= plain(getattr(config, field.name))
+        if PARTS in field.metadata and value is not None and not isinstance(value, str):
+            settings = (
+                value.settings if isinstance(value, UnloadedPart) else plain(value) if is_dataclass(value) else {}
+            )
+            value = {"name": part_name(field.metadata[PARTS], value, field.name), **settings}
+        elif is_dataclass(value):
+            value = plain(value)
         content[field.name] = list(value) if isinstance(value, tuple) else value
     return content
+
+
+def _settings(part: Any) -> Mapping[str, Any]:
+    """Return the settings of a part as plain values."""
+    if isinstance(part, UnloadedPart):
+        return part.settings
+    return plain(part) if is_dataclass(part) else {}
 
 
 def flat(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -118,8 +137,9 @@ def _names(config: Any) -> Iterator[tuple[str, str]]:
 @cache
 def _adapters(kind: type) -> dict[str, TypeAdapter[Any]]:
     hints = get_type_hints(kind, include_extras=True)
-    hints_by_field = {field.name: hints[field.name] for field in fields(kind)}
+    hints_by_field = {field.name: hints[field.name] for field in fields(kind) if PARTS not in field.metadata}
     # A section validates itself.
     return {
-        name: TypeAdapter(hint, config=None if is_dataclass(hint) else _FINITE) for name, hint in hints_by_field.items()
+        name: TypeAdapter(InstanceOf[hint]) if is_dataclass(hint) else TypeAdapter(hint, config=_FINITE)  # type: ignore[type-var]
+        for name, hint in hints_by_field.items()
     }

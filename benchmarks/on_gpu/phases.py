@@ -25,7 +25,7 @@ from palaestra.agents import Agent
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_tokenizer
-from palaestra.trainers.batch import Batch, Sample, Scored, Seen
+from palaestra.trainers.batch import Batch, BatchScores, Sample, Scored
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config
 from palaestra.trainers.config.recipes import Recipe
 from palaestra.trainers.grpo import train_learner
@@ -45,7 +45,7 @@ _RESULT_TOKENS = 32
 class Drawn(Successes):
     """Every row is learned from, whatever its reward."""
 
-    def __call__(self, batch: Batch, seen: Seen) -> np.ndarray:
+    def __call__(self, batch: Batch, scores: BatchScores) -> np.ndarray:
         """One number an episode."""
         return np.random.default_rng(batch.number).standard_normal(len(batch.rewards))
 
@@ -117,11 +117,11 @@ def learning(shape: Shape, device: torch.device, matrix_flops: float | None) -> 
     model, peak = shape.build(device), Peak(device)
     learner = Learner(Agent(TorchEngine(model, (), slots=1)), model, settings.config)
     batch = _long_rows(shape)
-    advantages = learner.config.recipe.advantage(batch, Seen())
+    advantages = learner.config.recipe.advantage(batch, BatchScores())
     for _ in range(2):
         wait_for(device)
         began = time.perf_counter()
-        metrics, _ = update(learner, batch, advantages, Seen())
+        metrics, _ = update(learner, batch, advantages, BatchScores())
         wait_for(device)
         took = time.perf_counter() - began
     flops = shape.learning_flops(work.long_rows, work.long_tokens) / took

@@ -106,8 +106,8 @@ class Trainer:
         played = tuple(Scored(episode, {"outcome": episode.reward or 0.0}) for episode in episodes)
         samples = tuple(Sample(place, place // case.rollouts) for place in range(len(episodes)))
         batch = Batch(number, played, samples)
-        seen = look(learner, batch)
-        update(learner, batch, learner.config.recipe.advantage(batch, seen), seen)
+        scores = look(learner, batch)
+        update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
         learner.publish()
 
 

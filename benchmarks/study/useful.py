@@ -55,7 +55,7 @@ def curve(options: Callable[..., object], rates: np.ndarray, seed: int) -> list[
             while (start := source.next()) is not None:
                 solved = bool(rng.random() < rates[start.task])
                 length = int(1 + (20 if solved else 30) * np.exp(rng.normal(0, 0.5)))
-                source.heard(ended(start, solved, length))
+                source.observe(ended(start, solved, length))
         members = dict[int, list[Episode]]()
         for scored in batch.played:
             members.setdefault(scored.episode.start.group, []).append(scored.episode)

@@ -16,10 +16,11 @@ from palaestra.cli.running import go_on, named_options, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.config.parts import find_part
 from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.saved_config import read_config, trusted
-from palaestra.trainers.validation import PARTS, part
+from palaestra.trainers.validation import PARTS
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _with_parts(recipe: Recipe, arguments: list[str]) -> tuple[Recipe, list[str]
     for name, field in Recipe.__dataclass_fields__.items():
         flag, table = f"--recipe.{name}", field.metadata.get(PARTS, {})
         if table and (chosen := option_value(arguments, flag)) is not None:
-            parts[name] = part(table, chosen, name)()
+            parts[name] = find_part(table, chosen, name)
             for place in reversed([i for i, text in enumerate(arguments) if text.partition("=")[0] == flag]):
                 del arguments[place : place + (1 if "=" in arguments[place] else 2)]
     return replace(recipe, **parts), arguments  # At once: a recipe that is half changed may contradict itself.

@@ -91,8 +91,8 @@ MUTATIONS = {
     ),
     "KL leaking into returns": Mutation(
         "trainers/learn/score_batch.py",
-        "return Seen(reference, old if corrects else None, values=values)",
-        "return Seen(reference, old, reference and _costs(config.recipe.kl, batch, reference, old), values)",
+        "return BatchScores(reference, old if corrects else None, values=values)",
+        "return BatchScores(reference, old, reference and _costs(config.recipe.kl, batch, reference, old), values)",
         CLEAN_KL,
     ),
     "ratio at another temperature": Mutation(

@@ -40,8 +40,8 @@ def figures(ranks=ALONE):
         model = divided(model, ranks)
     config = settings("grpo-t", num_mini_batches=1, micro_batch_tokens=1, beta=0.0)
     learner = Learner(Agent(families.Echo()), model, config, ranks=ranks)
-    seen = look(learner, batch)
-    return update(learner, batch, learner.config.recipe.advantage(batch, seen), seen)[0]
+    scores = look(learner, batch)
+    return update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)[0]
 
 
 def be_rank(rank, folder):

@@ -6,7 +6,7 @@ from batches import rewarded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.trainers.batch import Seen
+from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.evaluation.metrics import dead_share
 from palaestra.trainers.losses.group_advantages import GroupNormalized, Shuffled, Successes, group_advantages
 
@@ -20,7 +20,7 @@ def compared(rewards, groups):
 def test_one_success_in_four():
     np.testing.assert_allclose(compared([1, 0, 0, 0], [7] * 4), [1.5, -0.5, -0.5, -0.5], atol=1e-5)
     np.testing.assert_allclose(
-        GroupNormalized()(rewarded([1, -1, -1, -1], [7] * 4), Seen()), [1.5, -0.5, -0.5, -0.5], atol=1e-5
+        GroupNormalized()(rewarded([1, -1, -1, -1], [7] * 4), BatchScores()), [1.5, -0.5, -0.5, -0.5], atol=1e-5
     )
 
 
@@ -64,8 +64,8 @@ def test_dead_groups_are_found_by_their_rewards():
 
 
 def test_own_successes_are_imitated_and_failures_ignored():
-    assert Successes()(rewarded(REWARDS, GROUPS), Seen()).tolist() == [1, 0, 0, 1, 0, 1]
-    dear = Seen(costs=tuple(np.full(2, cost) for cost in (9.0, 0, 0, 0, 0, 0)))
+    assert Successes()(rewarded(REWARDS, GROUPS), BatchScores()).tolist() == [1, 0, 0, 1, 0, 1]
+    dear = BatchScores(costs=tuple(np.full(2, cost) for cost in (9.0, 0, 0, 0, 0, 0)))
     assert Successes()(rewarded(REWARDS, GROUPS), dear).tolist() == [0, 0, 0, 1, 0, 1], "a KL that is charged counts"
 
 
@@ -79,7 +79,7 @@ def test_shuffled_rewards_are_the_same_rewards_elsewhere_in_each_batch_and_repea
     def deal(seed, numbers=range(20)):
         dealt.clear()
         for number in numbers:
-            Shuffled(seed)(rewarded(REWARDS, GROUPS, number), Seen())
+            Shuffled(seed)(rewarded(REWARDS, GROUPS, number), BatchScores())
         return list(dealt)
 
     first = deal(3)

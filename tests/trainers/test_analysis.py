@@ -13,7 +13,7 @@ from batches import batch_of, local, restless, settings
 from palaestra import Ending, Status, UsageError
 from palaestra.cli import main
 from palaestra.record import Lesson, Record, write
-from palaestra.trainers.batch import Seen
+from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.evaluation.evaluate import summarise
 from palaestra.trainers.evaluation.metrics import GAP, batch_metrics
 from palaestra.trainers.learn.learner import Learner
@@ -30,7 +30,7 @@ def learner_of(model, **changes):
 
 
 def figures_of_update(model, batch, advantages, **changes):
-    return update(learner_of(model, **changes), batch, advantages, Seen())[0]
+    return update(learner_of(model, **changes), batch, advantages, BatchScores())[0]
 
 
 def test_f23_pass_avg_and_maj_of_a_matrix_worked_by_hand():

@@ -157,7 +157,7 @@ def batch_of_one_task(**changes):
     while (start := sampler.next()) is not None:
         episode = replace(families.an_episode(reward=start.seed % 2.0), start=start)
         (scored,) = batch_of([replace(episode, **(changes if not start.seed else {}))]).played
-        sampler.heard(scored)
+        sampler.observe(scored)
     return sampler.batch()
 
 

@@ -12,7 +12,7 @@ import palaestra
 from palaestra import Status, TrainingHalted
 from palaestra.trainers import grpo
 from palaestra.trainers.audit.advantage_checks import advantage_findings, shape_findings
-from palaestra.trainers.batch import Sample, Scored, Seen
+from palaestra.trainers.batch import BatchScores, Sample, Scored
 from palaestra.trainers.config.recipes import RECIPES, find_recipe
 from palaestra.trainers.losses import group_advantages as advantages
 from palaestra.trainers.losses import token_advantages
@@ -73,72 +73,72 @@ def played():
     rng = np.random.default_rng(1)
     costs = tuple(0.1 * rng.random(length) for length in batch.lengths)
     values = tuple(rng.normal(size=length).astype(np.float32) for length in batch.lengths)
-    return batch, Seen(costs=costs, values=values)
+    return batch, BatchScores(costs=costs, values=values)
 
 
-def learned_from(recipe, batch, seen):
-    return damped(recipe.advantage(batch, seen), batch, recipe.max_advantage)
+def learned_from(recipe, batch, scores):
+    return damped(recipe.advantage(batch, scores), batch, recipe.max_advantage)
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("advantage", PARTS, ids=repr)
 def test_advantages_that_are_not_those_of_the_recipe_are_found(advantage, wrong):
-    batch, seen = played()
+    batch, scores = played()
     recipe = replace(find_recipe("ppo" if isinstance(advantage, GAE) else "reinforce++"), advantage=advantage)
     assert recipe.kl.kl_in_reward
-    values = learned_from(recipe, batch, seen)
-    assert list(shape_findings(batch, seen, values)) == list(advantage_findings(recipe, batch, seen, values)) == []
-    found = list(advantage_findings(recipe, batch, seen, wrong(values)))
+    values = learned_from(recipe, batch, scores)
+    assert list(shape_findings(batch, scores, values)) == list(advantage_findings(recipe, batch, scores, values)) == []
+    found = list(advantage_findings(recipe, batch, scores, wrong(values)))
     assert found and {one.check for one in found} == {"advantages"}
 
 
 def test_a_copy_that_is_not_damped_and_an_advantage_beyond_the_bound_are_found():
-    batch, seen = played()
+    batch, scores = played()
     copies = tuple(Sample(place, 3, 0.5) for place in range(3))
-    batch, seen = replace(batch, samples=(*batch.samples, *copies)), Seen()
+    batch, scores = replace(batch, samples=(*batch.samples, *copies)), BatchScores()
     recipe = replace(find_recipe("vspo"), max_advantage=0.9)
-    plain = GroupNormalized()(batch, seen)
-    assert list(advantage_findings(recipe, batch, seen, damped(plain, batch, 0.9))) == []
-    (bounded,) = advantage_findings(recipe, batch, seen, damped(plain, batch, None))
+    plain = GroupNormalized()(batch, scores)
+    assert list(advantage_findings(recipe, batch, scores, damped(plain, batch, 0.9))) == []
+    (bounded,) = advantage_findings(recipe, batch, scores, damped(plain, batch, None))
     assert "group 0" in bounded.place
     undamped = replace(batch, samples=tuple(replace(sample, weight=1.0) for sample in batch.samples))
-    (found,) = advantage_findings(replace(recipe, max_advantage=None), batch, seen, damped(plain, undamped, None))
+    (found,) = advantage_findings(replace(recipe, max_advantage=None), batch, scores, damped(plain, undamped, None))
     assert "computed anew" in found.found
 
 
 def test_the_audit_does_not_compute_with_what_the_parts_compute_with(monkeypatch):
     """One mistake in what all parts start from is found in each, and not made a second time."""
-    batch, seen = played()
+    batch, scores = played()
     monkeypatch.setattr(advantages, "returns", lambda batch, _: -batch.rewards)
     monkeypatch.setattr(token_advantages, "returns", lambda batch, _: -batch.rewards)
     monkeypatch.setattr(token_advantages, "token_rewards", lambda batch, _: [np.ones(n) for n in batch.lengths])
     for advantage in PARTS:
         recipe = replace(find_recipe("ppo" if isinstance(advantage, GAE) else "reinforce++"), advantage=advantage)
-        assert list(advantage_findings(recipe, batch, seen, learned_from(recipe, batch, seen))), advantage
+        assert list(advantage_findings(recipe, batch, scores, learned_from(recipe, batch, scores))), advantage
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked(GroupNormalized):
     """A researcher's own: places within the batch, whatever its base class computes."""
 
-    def __call__(self, batch, seen):
+    def __call__(self, batch, scores):
         return 1.0 - batch.rewards.argsort().argsort()
 
 
 def test_a_part_of_ones_own_is_held_to_numbers_of_its_samples_alone():
-    batch, seen = played()
+    batch, scores = played()
     recipe = replace(find_recipe("grpo-t"), advantage=Ranked())
-    values = learned_from(recipe, batch, seen)
-    assert list(shape_findings(batch, seen, values)) == list(advantage_findings(recipe, batch, seen, values)) == []
+    values = learned_from(recipe, batch, scores)
+    assert list(shape_findings(batch, scores, values)) == list(advantage_findings(recipe, batch, scores, values)) == []
     for wrong in (values[1:], [np.ones(99) for _ in values], [np.float64(np.inf) for _ in values]):
-        (found,) = shape_findings(batch, seen, wrong)
+        (found,) = shape_findings(batch, scores, wrong)
         assert found.check == "advantages"
 
 
 def test_what_a_critic_expects_is_named_where_it_is_no_number():
-    batch, seen = played()
-    seen = replace(seen, values=(seen.values[0] * np.nan, *seen.values[1:]))
-    (found,) = shape_findings(batch, seen, GAE()(batch, seen))
+    batch, scores = played()
+    scores = replace(scores, values=(scores.values[0] * np.nan, *scores.values[1:]))
+    (found,) = shape_findings(batch, scores, GAE()(batch, scores))
     assert found.check == "critic"
 
 

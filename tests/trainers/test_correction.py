@@ -12,7 +12,7 @@ from palaestra import ConfigError, TrainingHalted
 from palaestra.agents import Agent
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import grpo
-from palaestra.trainers.batch import Seen
+from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.score_batch import look
 from palaestra.trainers.learn.update import update
@@ -42,7 +42,7 @@ def test_a_part_of_the_tokens_tells_as_much_as_all_and_what_is_kept_and_correcte
     row = families.token_row(2, [3, 3], logprob=-1.0)
     batch = batch_of([families.an_episode(row), families.an_episode(reward=0.0)])
     old = np.array([-1, -1, -1, -1, -1 + math.log(9), -1 + math.log(3)], np.float32)
-    found = corrected(Masked(0.5, 4.0), batch, Seen(old=(old, np.zeros(0, np.float32))))
+    found = corrected(Masked(0.5, 4.0), batch, BatchScores(old=(old, np.zeros(0, np.float32))))
     assert found.kept == [5, 0]
     np.testing.assert_allclose(found.factors[0], [1, 1, 1, 1, 0, 3], rtol=1e-6)
     gap = {"correction/gap_mean": math.log(27) / 6, "correction/gap_max": math.log(9)}

@@ -12,7 +12,7 @@ from palaestra import ConfigError, TrainingHalted
 from palaestra.agents import Agent
 from palaestra.agents.local_model import load
 from palaestra.trainers import grpo
-from palaestra.trainers.batch import Seen
+from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.score_batch import look
@@ -36,8 +36,8 @@ def test_it_learns_what_episodes_come_to_and_the_model_learns_nothing_from_its_l
     batch, before = batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0), (1, [5, 4], 1.0)])), weights(model)
     losses = []
     for _ in range(60):
-        seen = look(learner, batch)
-        figures, _ = update(learner, batch, learner.config.recipe.advantage(batch, seen), seen)
+        scores = look(learner, batch)
+        figures, _ = update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
         losses.append(figures["critic/loss"])
     assert losses[0] == pytest.approx(0.5, rel=1e-3), "at first it expects 0, and rewards are 1 or -1"
     assert losses[-1] < 0.05
@@ -62,9 +62,9 @@ def test_the_critic_follows_the_learning_rate_schedule():
     for step in (0, 7):
         learner = learner_of(model, steps=10, learning_rate=0.0, critic_learning_rate=1e-2)
         learner.step = step
-        rate, seen = learner.rate, look(learner, batch)
+        rate, scores = learner.rate, look(learner, batch)
         before = {name: tensor.clone() for name, tensor in learner.critic.tensors().items()}
-        update(learner, batch, learner.config.recipe.advantage(batch, seen), seen)
+        update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
         after = learner.critic.tensors()
         moved.append(max(float((after[name] - before[name]).abs().max()) for name in before))
         assert moved[-1] == pytest.approx(1e-2 * rate, rel=1e-2)
@@ -73,10 +73,10 @@ def test_the_critic_follows_the_learning_rate_schedule():
 
 def test_without_a_correction_the_ratio_is_still_to_the_engines_log_probs():
     model = restless()
-    seen = look(learner_of(model), batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0)])))
-    assert seen.old is None
-    assert [len(values) for values in seen.values] == [6, 8]
-    assert not np.concatenate(seen.values).any(), "it begins by expecting nothing"
+    scores = look(learner_of(model), batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0)])))
+    assert scores.old is None
+    assert [len(values) for values in scores.values] == [6, 8]
+    assert not np.concatenate(scores.values).any(), "it begins by expecting nothing"
 
 
 def test_a_run_with_a_critic_goes_on_bit_by_bit(two_hop, tmp_path):
@@ -108,7 +108,7 @@ def test_a_critic_that_nobody_asks_and_an_advantage_without_its_critic_are_refus
         tiny_config("x", **wrong)
     with pytest.raises(ConfigError, match="nothing would be charged"):
         tiny_config("x", kl_in_reward=True)
-    assert Seen().values is None
+    assert BatchScores().values is None
 
 
 def critics_weights(learner):
@@ -116,8 +116,8 @@ def critics_weights(learner):
 
 
 def learn(learner, batch):
-    seen = look(learner, batch)
-    return update(learner, batch, learner.config.recipe.advantage(batch, seen), seen)[0]
+    scores = look(learner, batch)
+    return update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)[0]
 
 
 def test_a_pass_that_is_no_number_changes_neither_model_nor_critic_and_the_next_step_learns_on(monkeypatch):

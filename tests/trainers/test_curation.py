@@ -128,7 +128,7 @@ def test_f22_every_sampler_plays_the_curated_tasks_alone_and_goes_on_with_them(o
             start = source.next()
             success = float(start.seed % 2 or start.task == 17)
             episode = replace(families.an_episode(families.token_row(3, [2]), reward=success), start=start)
-            source.heard(Scored(episode, {"outcome": success}))
+            source.observe(Scored(episode, {"outcome": success}))
         return made
 
     source = options("x/Y-v0", 4, groups, 0)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from batches import batch_of
 
-from palaestra.trainers.batch import Seen
+from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.losses.group_advantages import GreedyBaseline, GroupNormalized, LeaveOneOut, OptimalBaseline
 from palaestra.trainers.losses.token_advantages import GAE, Whitened, to_come
 
@@ -58,11 +58,11 @@ def sampled(members):
     return batch_of(made)
 
 
-def expectation(advantage, seen=lambda members: Seen(), size=2, sampled=sampled):
+def expectation(advantage, scores=lambda members: BatchScores(), size=2, sampled=sampled):
     """What an estimator's gradient is on average over all groups of that size."""
     total = np.zeros(SLOPES.shape[-1])
     for members in product(range(len(SAYINGS)), repeat=size):
-        values = advantage(sampled(members), seen(members))
+        values = advantage(sampled(members), scores(members))
         by_word = [
             np.broadcast_to(np.asarray(value, float), 2) @ SLOPES[m] for value, m in zip(values, members, strict=True)
         ]
@@ -90,9 +90,9 @@ def beside_a_greedy_one(members):
 @pytest.mark.parametrize("size", [1, 2])
 def test_f49_remax_is_the_exact_gradient_and_is_paid_less_what_the_likeliest_saying_is(size):
     assert apart(expectation(GreedyBaseline(), size=size, sampled=beside_a_greedy_one)) < 1e-6
-    paid = GreedyBaseline()(beside_a_greedy_one([0, 4]), Seen())
+    paid = GreedyBaseline()(beside_a_greedy_one([0, 4]), BatchScores())
     assert paid == pytest.approx([REWARDS[0] - REWARDS[CHANCE.argmax()], REWARDS[4] - REWARDS[CHANCE.argmax()]])
-    assert GreedyBaseline()(sampled([0, 4]), Seen()) == [0.0, 0.0], "its greedy episode is BROKEN"
+    assert GreedyBaseline()(sampled([0, 4]), BatchScores()) == [0.0, 0.0], "its greedy episode is BROKEN"
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -108,7 +108,7 @@ def exact_values(members):
     by_first = REWARDS.reshape(WORDS, WORDS)
     chance = CHANCE.reshape(WORDS, WORDS)
     after = (by_first * chance / chance.sum(1, keepdims=True)).sum(1)
-    return Seen(values=tuple(np.array([CHANCE @ REWARDS, after[SAYINGS[m][0]]], np.float32) for m in members))
+    return BatchScores(values=tuple(np.array([CHANCE @ REWARDS, after[SAYINGS[m][0]]], np.float32) for m in members))
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.95, 0.0])
@@ -120,7 +120,7 @@ def test_f49_gae_with_an_exact_critic_is_the_exact_gradient(lam):
 def test_f49_gae_at_lambda_1_is_the_exact_gradient_whatever_the_critic_thinks():
     def wrong(members):
         first_alone = [np.array([0.7, -0.3 + SAYINGS[m][0]], np.float32) for m in members]
-        return Seen(values=tuple(first_alone))
+        return BatchScores(values=tuple(first_alone))
 
     assert apart(expectation(GAE(lam=1.0, whiten_advantages=False), wrong, size=1)) < 1e-6
     assert apart(expectation(GAE(lam=0.0, whiten_advantages=False), wrong, size=1)) > 0.1
@@ -145,10 +145,10 @@ def test_f51_a_kl_that_is_charged_to_the_reward_has_the_gradient_of_the_expected
     beta, reference = 0.3, np.log(np.full((9, 2), 1 / 3))
     moved = LOGPROBS.detach().numpy() - reference
 
-    def seen(members):
-        return Seen(costs=tuple(beta * moved[m] for m in members))
+    def scores(members):
+        return BatchScores(costs=tuple(beta * moved[m] for m in members))
 
     loss = (LOGPROBS.sum(1).exp() * (torch.tensor(REWARDS) - beta * (LOGPROBS - torch.tensor(reference)).sum(1))).sum()
     (expected,) = torch.autograd.grad(loss, PARAMETERS, retain_graph=True)
-    assert apart(expectation(LeaveOneOut(), seen), expected.numpy()) < 1e-6
-    assert apart(expectation(to_come, seen, size=1), expected.numpy()) < 1e-6
+    assert apart(expectation(LeaveOneOut(), scores), expected.numpy()) < 1e-6
+    assert apart(expectation(to_come, scores, size=1), expected.numpy()) < 1e-6

@@ -43,7 +43,7 @@ def played(sampler, solved=lambda start: start.seed % 2, batches=1):
         if start is not None:
             success = float(solved(start))
             ended = replace(families.an_episode(families.token_row(3, [2]), reward=success), start=start)
-            sampler.heard(Scored(ended, {"outcome": 2 * success - 1}))
+            sampler.observe(Scored(ended, {"outcome": 2 * success - 1}))
         if (batch := sampler.batch()) is not None:
             found.append(batch)
     return found

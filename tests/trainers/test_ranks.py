@@ -89,7 +89,7 @@ def test_ranks_play_every_episode_once_and_have_the_same_batches(count, prompts,
             while (start := share.next()) is not None:
                 played[start.key] += 1
                 episode = families.an_episode(reward=0.5)
-                share.heard(Scored(episode.__class__(**{**_fields(episode), "start": start}), {"outcome": 0.5}))
+                share.observe(Scored(episode.__class__(**{**_fields(episode), "start": start}), {"outcome": 0.5}))
             if (batch := share.batch()) is not None:
                 batches.append(batch)
         made[rank] = [

@@ -150,12 +150,12 @@ def test_f28_a_score_out_of_range_is_moved_and_counted_or_asked_for_again():
         judge = ReasoningReward((server.url,)).opened()
         (remark,) = remarks(judge, families.an_episode())
         judge.close()
-    assert remark.terms == {"judge": 0.3} and remark.said["written"] == 1.7
-    found = judged_figures([Scored(families.an_episode(), remark.terms, remark.said)])
+    assert remark.terms == {"judge": 0.3} and remark.remarks["written"] == 1.7
+    found = judged_figures([Scored(families.an_episode(), remark.terms, remark.remarks)])
     assert found["judge/clamped"] == 1 and found["judge/score_of_solved"] == 1.0
     with replying(verdict(1.7), verdict(0.7)) as server:
         judge = ReasoningReward((server.url,), clamp=False).opened()
-        assert remarks(judge, families.an_episode())[0].said["score"] == 0.7
+        assert remarks(judge, families.an_episode())[0].remarks["score"] == 0.7
         judge.close()
 
 
@@ -163,7 +163,7 @@ def test_the_reasoning_that_a_server_gives_apart_is_the_analysis():
     text = "<critique>c</critique><score>0.5</score>"
     with replying(said(text, reasoning_content="It was lucky.")) as server:
         judge = ReasoningReward((server.url,)).opened()
-        assert remarks(judge, families.an_episode())[0].said == {
+        assert remarks(judge, families.an_episode())[0].remarks == {
             "score": 0.5,
             "critique": "c",
             "analysis": "It was lucky.",

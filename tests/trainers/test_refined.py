@@ -26,7 +26,7 @@ from palaestra.episode import Attempt, Start
 from palaestra.record import Record, from_line, to_line
 from palaestra.shortening import shortened
 from palaestra.trainers import grpo
-from palaestra.trainers.batch import Scored, Seen
+from palaestra.trainers.batch import BatchScores, Scored
 from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.config.recipes import find_recipe
 from palaestra.trainers.evaluation.evaluate import evaluate
@@ -107,10 +107,12 @@ def test_f34_all_attempts_of_a_task_are_one_pool():
     source = opened(prompts=1)
     while (batch := source.batch()) is None:
         start = source.next()
-        source.heard(ended(start, rewards[start.seed]))
+        source.observe(ended(start, rewards[start.seed]))
     assert batch.rewards.mean() == pytest.approx(0.66125)
     assert batch.rewards.std(ddof=1) == pytest.approx(0.6275, abs=5e-5)
-    found = dict(zip([episode.start.seed for episode in batch.episodes], GroupNormalized()(batch, Seen()), strict=True))
+    found = dict(
+        zip([episode.start.seed for episode in batch.episodes], GroupNormalized()(batch, BatchScores()), strict=True)
+    )
     expected = [-0.958, -0.863, 0.922, -1.006, 0.970, 0.874, 0.970, -0.910]
     assert [found[seed] for seed in range(8)] == pytest.approx(expected, abs=6e-4)
 
@@ -119,12 +121,12 @@ def test_a_second_attempt_begins_when_its_critique_is_there_and_not_when_all_hav
     source = opened(prompts=2, generations=2)
     firsts = [source.next() for _ in range(4)]
     assert source.next() is None, "nothing else until a critique comes"
-    source.heard(ended(firsts[2]))
+    source.observe(ended(firsts[2]))
     second = source.next()
     assert (second.seed, second.group, second.task) == (firsts[2].seed + 2, firsts[2].group, firsts[2].task)
     assert [one["role"] for one in second.prefix] == ["assistant", "user"]
     assert source.next() is None
-    source.heard(ended(second))
+    source.observe(ended(second))
     assert source.next() is None, "a second attempt has no third"
 
 
@@ -132,7 +134,7 @@ def test_without_a_critique_a_plain_second_sample_keeps_the_pool_and_is_counted(
     source, critiques = opened(prompts=1), {0: "", 1: None, 2: "  \n", 3: SAID}
     while (batch := source.batch()) is None:
         start = source.next()
-        source.heard(ended(start, critique=critiques.get(start.seed, SAID)))
+        source.observe(ended(start, critique=critiques.get(start.seed, SAID)))
     assert [bool(one.episode.start.prefix) for one in batch.played] == [False] * 7 + [True]
     assert len({one.episode.start.key for one in batch.played}) == 8, "each samples with noise of its own"
     assert len(batch.samples) == 7, "the first attempt whose judge gave up is dropped, never a 0"
@@ -270,7 +272,7 @@ def test_several_ranks_play_each_attempt_once_and_have_the_same_batches():
         while len(batches) < 2:
             while (start := share.next()) is not None:
                 own.append(start)
-                share.heard(ended(start))
+                share.observe(ended(start))
             if (batch := share.batch()) is not None:
                 batches.append(batch)
         made[rank] = own, [(told(batch), batch.samples, batch.state, batch.figures) for batch in batches]
@@ -290,7 +292,7 @@ def test_groups_whose_members_are_all_equal_are_replaced_only_where_asked():
     source = opened(prompts=1, max_rounds=3)
     while (batch := source.batch()) is None:
         start = source.next()
-        source.heard(ended(start, reward=float(start.group == 1 and start.seed % 2)))
+        source.observe(ended(start, reward=float(start.group == 1 and start.seed % 2)))
     assert {one.start.group for one in batch.episodes} == {1}
     assert batch.figures["sampler/kept"] == 1 and batch.figures["sampler/groups"] == 2
 

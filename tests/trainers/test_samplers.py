@@ -49,10 +49,10 @@ def play(source, succeeds, ahead=0, shuffle=None):
         while (start := source.next(ahead)) is not None:
             running.append(start)
             begun.append(start)
-        running = [start for start in running if source.wanted(start)]
+        running = [start for start in running if source.still_needed(start)]
         place = 0 if shuffle is None else int(shuffle.integers(len(running)))
         start = running.pop(place)
-        source.heard(ended(start, float(succeeds(start))))
+        source.observe(ended(start, float(succeeds(start))))
     return batch, begun
 
 
@@ -110,14 +110,14 @@ def test_a_group_that_is_given_up_is_not_played_on_and_costs_only_what_began():
     assert len(batch.played) < len(whole)
     assert batch.figures["sampler/given_up"] > 0
     late = next(start for start in begun if start.group % 3 == 0)
-    assert not cheap.wanted(late), "what still runs of it is not wanted after the batch either"
+    assert not cheap.still_needed(late), "what still runs of it is not wanted after the batch either"
 
 
 def test_a_bonus_makes_a_group_of_failures_differ_in_reward_and_not_in_success():
     def batch_of(compared):
         source = opened(Dynamic(compared=compared, max_rounds=1))
         while (start := source.next()) is not None:
-            source.heard(ended(start, 0.0, reward=-1 + 0.1 * (start.seed % 2)))
+            source.observe(ended(start, 0.0, reward=-1 + 0.1 * (start.seed % 2)))
         return source.batch()
 
     assert batch_of("success").samples == ()
@@ -158,7 +158,7 @@ def of_rewards(rewards, declared=(-1.0, 1.0), **options):
     source = VSPO(**options)("x/Y-v0", 10_000, Groups(len(rewards), len(rewards[0]), reward_range=declared))
     while (start := source.next()) is not None:
         group, place = divmod(start.seed, len(rewards[0]))
-        source.heard(ended(start, 0.5, reward=rewards[group][place]))
+        source.observe(ended(start, 0.5, reward=rewards[group][place]))
     return source.batch()
 
 

@@ -97,7 +97,7 @@ def test_a_batch_takes_groups_in_order_whatever_order_they_are_heard_in(random, 
     for _ in range(200):
         waiting += asked(source, ahead)
         assert len(waiting) <= 6 * (ahead + 1)
-        source.heard(played(waiting.pop(random.randrange(len(waiting)))))
+        source.observe(played(waiting.pop(random.randrange(len(waiting)))))
         if (batch := source.batch()) is not None:
             numbers.append(batch.number)
             groups = [batch.played[sample.place].episode.start.group for sample in batch.samples]
@@ -115,7 +115,7 @@ def test_nothing_is_begun_beyond_the_batch_but_what_is_asked_ahead():
     assert {start.group for start in asked(source, ahead=1)} == {3, 4, 5}
     assert source.batch() is None
     for start in first:
-        source.heard(played(start))
+        source.observe(played(start))
     assert source.batch().number == 0
     assert asked(source) == [], "the batch at hand was begun ahead"
     assert {start.group for start in asked(source, ahead=1)} == {6, 7, 8}
@@ -130,10 +130,10 @@ def test_a_sampler_goes_on_where_another_stood(seats):
         starts = asked(source)
         known += starts
         for start in starts:
-            source.heard(played(start))
+            source.observe(played(start))
         batch = source.batch()
     coming = [source.next() for _ in range(4)]
-    source.heard(played(coming[0]))
+    source.observe(played(coming[0]))
     again = sampler(prompts=3, generations=2, seats=seats, seed=5)
     again.load(json.loads(json.dumps(batch.state)))
     assert again.state() == batch.state == source.state()
@@ -141,7 +141,7 @@ def test_a_sampler_goes_on_where_another_stood(seats):
     assert starts[:4] == coming
     assert not {start.key for start in starts} & {start.key for start in known}
     for start in starts:
-        again.heard(played(start))
+        again.observe(played(start))
     assert again.batch().number == 3
 
 
@@ -152,7 +152,7 @@ def test_seats_of_a_game_have_groups_of_their_own_and_the_learning_ones_are_samp
     assert all(len({(one.task, one.seed) for one in starts[at : at + 2]}) == 1 for at in range(0, 8, 2))
     assert len({(start.group, start.seat) for start in starts}) == len({start.group for start in starts}) == 4
     for number, start in enumerate(starts):
-        source.heard(played(start, fault="cut short by a_0" * (number == 1), terms=number != 3))
+        source.observe(played(start, fault="cut short by a_0" * (number == 1), terms=number != 3))
     batch = source.batch()
     assert len(batch.played) == 8
     assert [batch.played[sample.place].episode.start for sample in batch.samples] == [starts[5], starts[7]]
@@ -170,11 +170,11 @@ class Fickle(InOrder):
     def next(self, ahead=0):
         return super().next(1)
 
-    def heard(self, scored):
+    def observe(self, scored):
         self.done = True
-        super().heard(scored)
+        super().observe(scored)
 
-    def wanted(self, start):
+    def still_needed(self, start):
         return start.group < self.groups.num_prompts or not self.done
 
 

@@ -66,7 +66,7 @@ def arena():
 @pytest.fixture(autouse=True)
 def alternating(monkeypatch):
     """A random agent's rewards are all alike; these advantages are not, so that something is learned."""
-    monkeypatch.setattr(Successes, "__call__", lambda _, batch, seen: np.resize([1.0, -1.0], len(batch.samples)))
+    monkeypatch.setattr(Successes, "__call__", lambda _, batch, scores: np.resize([1.0, -1.0], len(batch.samples)))
 
 
 def settings(**changes):

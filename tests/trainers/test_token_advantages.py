@@ -8,7 +8,7 @@ import pytest
 from batches import batch_of
 
 from palaestra.episode import Status
-from palaestra.trainers.batch import Seen
+from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened, served_by_turn, turn_of_tokens
 
 
@@ -24,32 +24,32 @@ def spoken(lengths, rewards, groups=None):
 def test_f49_gae_by_hand():
     """Reward 1 after three tokens; values .5 .4 .8; gamma .9, lambda .5."""
     batch = spoken([[1, 2]], [1.0])
-    seen = Seen(values=(np.array([0.5, 0.4, 0.8], np.float32),))
+    scores = BatchScores(values=(np.array([0.5, 0.4, 0.8], np.float32),))
     last = 1 - 0.8
     middle = 0.9 * 0.8 - 0.4 + 0.45 * last
     first = 0.9 * 0.4 - 0.5 + 0.45 * middle
-    (found,) = GAE(gamma=0.9, lam=0.5).estimates(batch, seen)
+    (found,) = GAE(gamma=0.9, lam=0.5).estimates(batch, scores)
     np.testing.assert_allclose(found, [first, middle, last], rtol=1e-6)
 
 
 def test_f49_reinforce_plus_plus_whitens_what_is_to_come_over_all_tokens():
     batch = spoken([[2], [1, 1], [3]], [1.0, 0.0, 1.0])
     costs = (np.array([0.5, 0.1]), np.zeros(2), np.array([0.0, 0.0, 0.2]))
-    found = np.concatenate(Whitened()(batch, Seen(costs=costs)))
+    found = np.concatenate(Whitened()(batch, BatchScores(costs=costs)))
     raw = np.array([0.4, 0.9, -1.0, -1.0, 0.8, 0.8, 0.8])
     np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(ddof=1), rtol=1e-6)
 
 
 def test_f49_its_baseline_form_takes_the_groups_mean_first():
     batch = spoken([[2], [1], [3], [1]], [1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1])
-    found = np.concatenate(Whitened(group_baseline=True)(batch, Seen()))
+    found = np.concatenate(Whitened(group_baseline=True)(batch, BatchScores()))
     raw = np.array([1, 1, -1, 0, 0, 0, 0.0])  # The second group's rewards are equal: they teach nothing ...
     np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(ddof=1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("advantage", [Whitened(), Whitened(group_baseline=True), TurnAdvantage()])
 def test_equal_rewards_teach_exactly_nothing(advantage):
-    for values in advantage(spoken([[2, 1], [3]], [0.7, 0.7]), Seen()):
+    for values in advantage(spoken([[2, 1], [3]], [0.7, 0.7]), BatchScores()):
         assert not np.asarray(values).any()
 
 
@@ -74,8 +74,8 @@ def test_credit_turn_by_turn_adds_how_a_turns_calls_fared_to_the_episodes_advant
     """All succeed alike, so the episodes' own advantages are 0; one of four failed in its first call."""
     good, bad = [Status.OK, Status.OK], [Status.TOOL_ERROR, Status.OK]
     batch = batch_of([called(one, 1.0, seed) for seed, one in enumerate([good, good, good, bad])])
-    values = TurnAdvantage(turn_weight=0.2)(batch, Seen())
+    values = TurnAdvantage(turn_weight=0.2)(batch, BatchScores())
     np.testing.assert_allclose(values[3], 0.2 * np.array([-1.5, -1.5, 0, 0, 0, 0]), atol=1e-5)
     np.testing.assert_allclose(values[0], 0.2 * np.array([0.5, 0.5, 0, 0, 0, 0]), atol=1e-5)
-    plain = TurnAdvantage(turn_weight=0.0)(batch, Seen())
+    plain = TurnAdvantage(turn_weight=0.0)(batch, BatchScores())
     assert not np.concatenate(plain).any()

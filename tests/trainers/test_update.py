@@ -268,13 +268,17 @@ def test_f51_a_kl_in_the_reward_is_charged_and_not_in_the_loss(monkeypatch):
     model, reference = untrained(), tiny_model(40, layers=2, seed=9)
     episodes = spoken(model, [(0, [4], 1.0), (0, [7], 1.0)])
     kept = {}
-    monkeypatch.setattr(grpo, "update", lambda learner, batch, advantages, seen: kept.update(
-        advantages=advantages, seen=seen, batch=batch) or grpo_update(learner, batch, advantages, seen))  # fmt: skip
+
+    def recorded(learner, batch, advantages, scores):
+        kept.update(advantages=advantages, scores=scores, batch=batch)
+        return grpo_update(learner, batch, advantages, scores)
+
+    monkeypatch.setattr(grpo, "update", recorded)
     settled = {"beta": 0.5, "kl_in_reward": True, "kl_estimator": "k1", "advantage": "leave-one-out"}
     learned(monkeypatch, batch_of(episodes), model, reference=reference, **settled)
-    assert kept["seen"].reference is None
-    costs = [float(cost.sum()) for cost in kept["seen"].costs]
-    assert [len(cost) for cost in kept["seen"].costs] == [4, 7]
+    assert kept["scores"].reference is None
+    costs = [float(cost.sum()) for cost in kept["scores"].costs]
+    assert [len(cost) for cost in kept["scores"].costs] == [4, 7]
     expected = 0.5 * np.array([episode_gap(episode, reference) for episode in episodes])
     np.testing.assert_allclose(costs, expected, rtol=1e-4)
     np.testing.assert_allclose(kept["advantages"], [costs[1] - costs[0], costs[0] - costs[1]], rtol=1e-6)

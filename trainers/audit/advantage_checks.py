@@ -2,8 +2,8 @@
 the weight of its sample and the recipe's bound.
 
 The code of the advantages is not used here, so that no mistake is repeated; the turns of an episode, and the KL and
-critic values of a token, are taken as they are. Left out: controls, and advantages that are not in the table, such as
-one of your own. Of these the audit only checks that they are finite numbers, one per sample or one per token.
+critic values of a token, are taken as they are. Left out: controls. An advantage of your own is held to what it
+promises (`config.part_protocols`): a closed form, an order, or that it is finite, one per sample or one per token.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.trainers.audit.audit_findings import AuditFinding, place_of
-from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.recipes import Recipe
 from palaestra.trainers.losses.group_advantages import (
     Advantages,
@@ -34,11 +34,11 @@ _CLOSE_SHARE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Inputs:
     """Inputs of the closed forms."""
 
     batch: Batch
-    seen: Seen
+    scores: BatchScores
     paid: Sequence[Floats]
     """Reward of each sampled token: minus its KL cost, plus the episode's reward at the last token."""
     rewards_E: Floats
@@ -52,9 +52,9 @@ class _Given:
         return means_E
 
 
-def shape_findings(batch: Batch, seen: Seen, values: Advantages) -> Iterator[AuditFinding]:
+def shape_findings(batch: Batch, scores: BatchScores, values: Advantages) -> Iterator[AuditFinding]:
     """Check that advantages are finite, one per sample or one per token, and that critic values are finite."""
-    for scored, expected_S in zip(batch.scored, seen.values or (), strict=False):
+    for scored, expected_S in zip(batch.scored, scores.values or (), strict=False):
         if not np.isfinite(expected_S).all():
             details = f"what it expects before {int((~np.isfinite(expected_S)).sum())} tokens is no number"
             yield AuditFinding("critic", place_of(scored.episode), details)
@@ -71,17 +71,23 @@ def shape_findings(batch: Batch, seen: Seen, values: Advantages) -> Iterator[Aud
 
 
 def advantage_findings(
-    recipe: Recipe, batch: Batch, seen: Seen, values: Advantages, *, means: bool = False
+    recipe: Recipe, batch: Batch, scores: BatchScores, values: Advantages, *, means: bool = False
 ) -> Iterator[AuditFinding]:
     """Check advantages against the closed form of the recipe, with the weights of the samples and the recipe's bound.
     With `means` there is one value per episode, the mean over its tokens.
     """
-    form = _FORMS.get(type(recipe.advantage))
-    if form is None or not batch.samples:
+    advantage, form = recipe.advantage, _FORMS.get(type(recipe.advantage))
+    if not batch.samples:
         return
-    inputs = _given(batch, seen, charged=recipe.kl.kl_in_reward)
+    inputs = _inputs(batch, scores, charged=recipe.kl.kl_in_reward)
+    if form is not None:
+        expected = form(advantage, inputs)
+    elif hasattr(advantage, "closed_form"):
+        expected = advantage.closed_form(batch, scores)
+    else:
+        yield from _order_findings(inputs, values) if getattr(advantage, "ordered", False) else ()
+        return
     bound = np.inf if recipe.max_advantage is None else recipe.max_advantage
-    expected = form(recipe.advantage, inputs)
     sizes = np.array([np.size(value) for value in expected])
     owners_N = np.repeat(np.arange(len(sizes)), sizes)
     weights = np.array([sample.weight for sample in batch.samples])
@@ -111,16 +117,37 @@ def advantage_findings(
         )
 
 
+def _order_findings(inputs: _Inputs, values: Advantages) -> Iterator[AuditFinding]:
+    """Check that within a group no higher reward has a lower advantage, among samples of equal weight."""
+    means_E = np.array([float(np.mean(value)) if np.size(value) else np.nan for value in values])
+    weights_E = np.array([sample.weight for sample in inputs.batch.samples])
+    for group, weight in sorted({*zip(inputs.groups_E.tolist(), weights_E.tolist(), strict=True)}):
+        members = np.flatnonzero((inputs.groups_E == group) & (weights_E == weight) & ~np.isnan(means_E))
+        members = members[np.lexsort((means_E[members], inputs.rewards_E[members]))]
+        rewards_G, means_G = inputs.rewards_E[members], means_E[members]
+        lower_G = (np.diff(rewards_G) > 0) & (np.diff(means_G) < -_CLOSE)
+        if lower_G.any():
+            place = int(members[1 + int(np.argmax(lower_G))])
+            details = (
+                f"in a group of the rewards {_listed(rewards_G)} the advantages are not in order: {_listed(means_G)}"
+            )
+            yield AuditFinding("advantages", place_of(inputs.batch.episodes[place]), details)
+
+
 def compared_in_groups(recipe: Recipe) -> bool:
     """Return whether records of whole groups are enough to recompute the advantages."""
     advantage = recipe.advantage
     in_group = isinstance(advantage, GroupNormalized) and advantage.scale_rewards != "batch"
-    return in_group or isinstance(advantage, LeaveOneOut | OptimalBaseline | TurnAdvantage)
+    return (
+        in_group
+        or getattr(advantage, "ordered", False)
+        or isinstance(advantage, LeaveOneOut | OptimalBaseline | TurnAdvantage)
+    )
 
 
-def _given(batch: Batch, seen: Seen, *, charged: bool) -> _Given:
+def _inputs(batch: Batch, scores: BatchScores, *, charged: bool) -> _Inputs:
     rewards_E = np.array([sum((scored.terms or {}).values()) for scored in batch.scored], np.float64)
-    costs = seen.costs if charged else None
+    costs = scores.costs if charged else None
     paid = []
     for place, length in enumerate(batch.lengths):
         paid.append(np.zeros(length) if costs is None else -costs[place].astype(np.float64))
@@ -129,43 +156,43 @@ def _given(batch: Batch, seen: Seen, *, charged: bool) -> _Given:
     if costs is not None:
         rewards_E -= [cost_S.sum() for cost_S in costs]
     groups_E = np.unique(batch.groups, return_inverse=True)[1]
-    return _Given(batch, seen, paid, rewards_E, groups_E)
+    return _Inputs(batch, scores, paid, rewards_E, groups_E)
 
 
-def _group(advantage: GroupNormalized, given: _Given) -> _Values:
-    centred_E = given.rewards_E - given.mean(given.rewards_E)
+def _group(advantage: GroupNormalized, inputs: _Inputs) -> _Values:
+    centred_E = inputs.rewards_E - inputs.mean(inputs.rewards_E)
     if advantage.scale_rewards == "none":
         return centred_E
     if advantage.scale_rewards == "group":
-        return _standardized(given.rewards_E, given.groups_E, _EPSILON)
-    return centred_E / (_deviation(given.rewards_E) + _EPSILON)
+        return _standardized(inputs.rewards_E, inputs.groups_E, _EPSILON)
+    return centred_E / (_deviation(inputs.rewards_E) + _EPSILON)
 
 
-def _leave_one_out(_: LeaveOneOut, given: _Given) -> _Values:
-    counts_E = np.bincount(given.groups_E)[given.groups_E]
-    return (given.rewards_E - given.mean(given.rewards_E)) * counts_E / np.maximum(counts_E - 1, 1)
+def _leave_one_out(_: LeaveOneOut, inputs: _Inputs) -> _Values:
+    counts_E = np.bincount(inputs.groups_E)[inputs.groups_E]
+    return (inputs.rewards_E - inputs.mean(inputs.rewards_E)) * counts_E / np.maximum(counts_E - 1, 1)
 
 
-def _optimal_baseline(_: OptimalBaseline, given: _Given) -> _Values:
-    lengths_E = np.array(given.batch.lengths, np.float64)
-    lengths_E[given.mean(lengths_E) == 0] = 1.0
-    return given.rewards_E - given.mean(given.rewards_E * lengths_E) / given.mean(lengths_E)
+def _optimal_baseline(_: OptimalBaseline, inputs: _Inputs) -> _Values:
+    lengths_E = np.array(inputs.batch.lengths, np.float64)
+    lengths_E[inputs.mean(lengths_E) == 0] = 1.0
+    return inputs.rewards_E - inputs.mean(inputs.rewards_E * lengths_E) / inputs.mean(lengths_E)
 
 
-def _greedy_baseline(_: GreedyBaseline, given: _Given) -> _Values:
+def _greedy_baseline(_: GreedyBaseline, inputs: _Inputs) -> _Values:
     baselines = {
         scored.episode.start.group: sum(scored.terms.values())
-        for scored in given.batch.played
+        for scored in inputs.batch.played
         if scored.episode.start.greedy and scored.terms is not None and not scored.episode.fault
     }
-    groups = [episode.start.group for episode in given.batch.episodes]
-    pairs = zip(given.rewards_E, groups, strict=True)
+    groups = [episode.start.group for episode in inputs.batch.episodes]
+    pairs = zip(inputs.rewards_E, groups, strict=True)
     return [np.float64(reward - baselines[group] if group in baselines else 0.0) for reward, group in pairs]
 
 
-def _turns(advantage: TurnAdvantage, given: _Given) -> _Values:
-    whole_E = _standardized(given.rewards_E, given.groups_E, _EPSILON)
-    served = [served_by_turn(episode) for episode in given.batch.episodes]
+def _turns(advantage: TurnAdvantage, inputs: _Inputs) -> _Values:
+    whole_E = _standardized(inputs.rewards_E, inputs.groups_E, _EPSILON)
+    served = [served_by_turn(episode) for episode in inputs.batch.episodes]
     turn_shares = [
         (i, turn, share)
         for i, shares_T in enumerate(served)
@@ -176,23 +203,23 @@ def _turns(advantage: TurnAdvantage, given: _Given) -> _Values:
     credits_ET = np.zeros((len(served), max_turns + 1))  # The last column is 0, for tokens after all turns.
     if turn_shares:
         places, turns, shares = (np.array(column) for column in zip(*turn_shares, strict=True))
-        alike = np.unique(given.groups_E[places] * (max_turns + 1) + turns, return_inverse=True)[1]
+        alike = np.unique(inputs.groups_E[places] * (max_turns + 1) + turns, return_inverse=True)[1]
         credits_ET[places, turns] = _standardized(shares.astype(np.float64), alike, _EPSILON)
-    numbers = [np.minimum(turn_of_tokens(episode), max_turns) for episode in given.batch.episodes]
+    numbers = [np.minimum(turn_of_tokens(episode), max_turns) for episode in inputs.batch.episodes]
     rows = zip(whole_E, credits_ET, numbers, strict=True)
     return [whole + advantage.turn_weight * credits_T[turn_S] for whole, credits_T, turn_S in rows]
 
 
-def _whitened(advantage: Whitened, given: _Given) -> _Values:
+def _whitened(advantage: Whitened, inputs: _Inputs) -> _Values:
     if not advantage.group_baseline:
-        return _whiten([paid_S.sum() - (paid_S.cumsum() - paid_S) for paid_S in given.paid])
-    centred_E = given.rewards_E - given.mean(given.rewards_E)
-    return _whiten([np.full(length, value) for value, length in zip(centred_E, given.batch.lengths, strict=True)])
+        return _whiten([paid_S.sum() - (paid_S.cumsum() - paid_S) for paid_S in inputs.paid])
+    centred_E = inputs.rewards_E - inputs.mean(inputs.rewards_E)
+    return _whiten([np.full(length, value) for value, length in zip(centred_E, inputs.batch.lengths, strict=True)])
 
 
-def _gae(advantage: GAE, given: _Given) -> _Values:
+def _gae(advantage: GAE, inputs: _Inputs) -> _Values:
     advantages = []
-    for paid_S, prediction_S in zip(given.paid, given.seen.values or (), strict=True):
+    for paid_S, prediction_S in zip(inputs.paid, inputs.scores.values or (), strict=True):
         value_S = prediction_S.astype(np.float64)
         sum_S = paid_S - value_S + advantage.gamma * np.append(value_S, 0.0)[1:][: len(value_S)]
         span, factor = 1, advantage.gamma * advantage.lam
@@ -203,7 +230,7 @@ def _gae(advantage: GAE, given: _Given) -> _Values:
     return _whiten(advantages) if advantage.whiten_advantages else advantages
 
 
-_FORMS: dict[type, Callable[[Any, _Given], _Values]] = {
+_FORMS: dict[type, Callable[[Any, _Inputs], _Values]] = {
     GroupNormalized: _group,
     LeaveOneOut: _leave_one_out,
     OptimalBaseline: _optimal_baseline,

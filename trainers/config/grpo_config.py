@@ -278,7 +278,7 @@ class GRPOConfig:
     @property
     def longest_row(self) -> int:
         """Return `max_episode_tokens`, or the length that the recipe implies if it is None."""
-        longest = self.recipe.shaping.max_completion_length + self.recipe.longest_prefix + _LONGEST_PROMPT
+        longest = self.recipe.max_completion_length + self.recipe.longest_prefix + _LONGEST_PROMPT
         return self.play.max_episode_tokens or longest
 
     @property
@@ -316,6 +316,8 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
         "recorded_groups": 12,
     }
     preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if not hasattr(preset.shaping, "max_completion_length"):  # A shaping of your own may have no such setting.
+        del settings["max_completion_length"]
     if preset.longest_prefix:
         settings |= {"max_prefix_tokens": 256, "max_episode_tokens": 512}
     return grpo_config(env_id, preset, **{**settings, **changes})

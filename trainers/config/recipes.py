@@ -1,17 +1,28 @@
 """Named presets of the algorithm.
 
-A recipe names the functions that turn episodes into a gradient, with their settings; each is a callable frozen
-dataclass. Not here: the sources of the values (`recipe_sources`), and the settings of play and optimizer (`config`).
+A recipe names the functions that turn episodes into a gradient, with their settings. Not here: the sources of the
+values (`recipe_sources`), how parts are called and found (`part_protocols`, `parts`), and the settings of play and
+optimizer (`grpo_config`).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from palaestra.errors import ConfigError
-from palaestra.trainers.losses.aggregation import Aggregation
+from palaestra.trainers.config.part_protocols import (
+    AdvantagePart,
+    AggregationPart,
+    CorrectionPart,
+    JudgePart,
+    LossPart,
+    SamplerPart,
+    ShapingPart,
+)
+from palaestra.trainers.config.parts import part_name
+from palaestra.trainers.losses.aggregation import AGGREGATIONS
 from palaestra.trainers.losses.covariance import ClipCov, KLCov
 from palaestra.trainers.losses.critic import ValueHead
 from palaestra.trainers.losses.group_advantages import (
@@ -22,7 +33,7 @@ from palaestra.trainers.losses.group_advantages import (
     Shuffled,
     Successes,
 )
-from palaestra.trainers.losses.importance_correction import CORRECTIONS, Masked, Truncated
+from palaestra.trainers.losses.importance_correction import CORRECTIONS
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
 from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened
@@ -66,44 +77,43 @@ LOSSES = {
 """Policy losses of a token by name."""
 
 
+if TYPE_CHECKING:
+    OptionalJudge = ReasoningReward | JudgePart | None
+    OptionalCorrection = CorrectionPart | None
+    NameOrAggregation = str | AggregationPart
+else:  # The command line reads the options of the part that is chosen, which may be of any type.
+    OptionalJudge = OptionalCorrection = NameOrAggregation = Any
+DEFAULT_LENGTH = 20_480
+"""Longest response in tokens for a shaping that does not say so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. --recipe.sampler, --recipe.shaping, --recipe.judge, --recipe.advantage,
-    --recipe.loss, --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists
-    them.
+    """How episodes become a gradient. --recipe.PART NAME chooses a part: a built-in one (`palaestra recipes` lists
+    them), or your own as module:name.
     """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
-    sampler: Uniform | Dynamic | VSPO | Posterior | Refined = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
-    """What is played next, and which groups make a batch."""
-    shaping: Shaping | StagedShaping = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
+    sampler: SamplerPart = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
+    """The choice of what is played next, and of the groups of a batch."""
+    shaping: ShapingPart = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
     """The terms of the training reward."""
-    judge: ReasoningReward | None = field(default=None, metadata={PARTS: JUDGES})
-    """Who reads each episode as it ends; the score is one more term."""
-    advantage: (
-        GroupNormalized
-        | LeaveOneOut
-        | OptimalBaseline
-        | GreedyBaseline
-        | Whitened
-        | TurnAdvantage
-        | GAE
-        | Successes
-        | Shuffled
-    ) = field(default_factory=GroupNormalized, metadata={PARTS: ADVANTAGES})
-    """What an episode's reward is compared with."""
+    judge: OptionalJudge = field(default=None, metadata={PARTS: JUDGES})
+    """A judge that reads each episode as it ends; the score is one more term."""
+    advantage: AdvantagePart = field(default_factory=GroupNormalized, metadata={PARTS: ADVANTAGES})
+    """The comparison of an episode's reward with others."""
     max_advantage: Annotated[float | None, POSITIVE] = None
     """Bound of an advantage, to both sides; none for no bound."""
-    loss: Clip | CISPO | GMPO | PolicyGradient | ClipCov | KLCov = field(default_factory=Clip, metadata={PARTS: LOSSES})
+    loss: LossPart = field(default_factory=Clip, metadata={PARTS: LOSSES})
     """The policy loss of a token."""
     critic: ValueHead | None = field(default=None, metadata={PARTS: CRITICS})
-    """What expects rewards, for the advantage `gae`."""
-    correction: Truncated | Masked | None = field(default=None, metadata={PARTS: CORRECTIONS})
-    """How tokens are weighed that other weights or another arithmetic sampled: none, truncated (TIS), masked (MIS)."""
+    """A value head that predicts rewards, for the advantage `gae`."""
+    correction: OptionalCorrection = field(default=None, metadata={PARTS: CORRECTIONS})
+    """The weight of tokens that other weights or another arithmetic sampled: none, truncated (TIS), masked (MIS)."""
     kl: KL = field(default_factory=KL)
     """The penalty for leaving the starting policy."""
-    aggregation: Aggregation = "token"
+    aggregation: NameOrAggregation = field(default="token", metadata={PARTS: AGGREGATIONS})
     """What weighs the same in the loss: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5); `sum`
     adds up a sample's tokens, `constant` divides that by max_completion_length."""
     entropy_coef: Annotated[float, NOT_NEGATIVE] = 0.0
@@ -116,6 +126,8 @@ class Recipe:
                 "the advantage gae and a critic belong together; expected --recipe.advantage gae --recipe.critic head, "
                 "or neither"
             )
+        if not isinstance(self.critic, ValueHead | None):
+            raise ConfigError(f"critic is {self.critic!r}; expected head or none")
         if isinstance(self.sampler, Refined) and self.judge is None:
             raise ConfigError(
                 "the sampler refined plays second attempts that have read a critique, and this recipe has no judge to "
@@ -124,12 +136,29 @@ class Recipe:
         if self.kl.kl_in_reward and not self.kl.beta:
             raise ConfigError("kl_in_reward is True and beta is 0: nothing would be charged; expected a beta above 0")
 
+        if isinstance(self.sampler, VSPO) and self.sampler.compared == "reward" and self.reward_range is None:
+            raise ConfigError(
+                "the sampler value compares rewards, whose range is unknown; give your shaping or judge a "
+                "`reward_range`, its smallest and largest value"
+            )
+
     @property
-    def reward_range(self) -> tuple[float, float]:
-        """Return the smallest and largest possible training reward, including a judge's term."""
-        low, high = self.shaping.reward_range
-        judge_range = (0.0, 0.0) if self.judge is None else self.judge.reward_range
-        return low + judge_range[0], high + judge_range[1]
+    def reward_range(self) -> tuple[float, float] | None:
+        """Return the smallest and largest possible training reward, including a judge's term; None if a part of your
+        own does not declare it.
+        """
+        low, high = 0.0, 0.0
+        for part in (self.shaping, self.judge):
+            part_range = (0.0, 0.0) if part is None else getattr(part, "reward_range", None)
+            if part_range is None:
+                return None
+            low, high = low + part_range[0], high + part_range[1]
+        return low, high
+
+    @property
+    def max_completion_length(self) -> int:
+        """Return the longest response in tokens, as the shaping declares it."""
+        return int(getattr(self.shaping, "max_completion_length", DEFAULT_LENGTH))
 
     @property
     def longest_prefix(self) -> int:
@@ -198,3 +227,20 @@ def find_recipe(name: str) -> Recipe:
         close = get_close_matches(name, RECIPES, n=1, cutoff=0.0)[0]
         raise ConfigError(f"no recipe is called {name!r}; did you mean {close!r}? recipes: {', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def parts_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the parts of a recipe by kind, such as `advantage`; those of the KL too."""
+    return {
+        field.name: getattr(section, field.name)
+        for section in (recipe, recipe.kl)
+        for field in fields(section)
+        if PARTS in field.metadata
+    }
+
+
+def own_part_names(recipe: Recipe) -> list[str]:
+    """Return the names `module:name` of the parts that are neither built in nor registered by a package."""
+    tables = {field.name: field.metadata.get(PARTS, {}) for section in (recipe, recipe.kl) for field in fields(section)}
+    names = [part_name(tables[kind], part, kind) for kind, part in parts_of(recipe).items()]
+    return [name for name in names if ":" in name]

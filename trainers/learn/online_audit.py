@@ -30,6 +30,7 @@ from palaestra.trainers.batch import Batch
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import Packed
+from palaestra.trainers.losses.aggregation import Aggregation
 
 _TEXTS, _SAID = 2, 8
 """Number of episodes of a batch whose texts are compared with their tokens, and number checked for repetition."""
@@ -97,9 +98,13 @@ def require_rewards(batch: Batch, max_broken_share: float) -> None:
         )
 
 
-def audit_weights(shares: Sequence[float], kept: Sequence[int], aggregation: str) -> None:
-    """Raise `TrainingHalted` if the weights of the trained tokens of a mini-batch do not sum to 1."""
+def audit_weights(shares: Sequence[float], kept: Sequence[int], aggregation: Aggregation) -> None:
+    """Raise `TrainingHalted` if a weight is not a finite number, or if the weights of the trained tokens of a
+    mini-batch do not sum to 1 where the aggregation promises it.
+    """
     total = float(np.dot(shares, kept))
+    if not np.isfinite(total):
+        require([AuditFinding("token weights", "a mini-batch", f"the weights of its tokens sum to {total}")])
     if any(kept) and aggregation in ("token", "sample") and abs(total - 1) > _ROUNDING:
         details = f"the {sum(kept)} tokens that are learned from weigh {total:.6g} together; expected 1"
         require([AuditFinding("token weights", "a mini-batch", details)])

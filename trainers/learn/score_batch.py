@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.learn.forward import token_logprobs
 from palaestra.trainers.learn.learner import Learner
@@ -24,7 +24,7 @@ PerSample = tuple[NDArray[np.float32], ...]
 """One array per sample, over its sampled tokens."""
 
 
-def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
+def look(learner: Learner[GRPOConfig], batch: Batch) -> BatchScores:
     """Return the scores of a batch. A field that the recipe does not need is None and costs nothing."""
     config, reference = learner.config, None
     if learner.reference is not None:
@@ -35,8 +35,8 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
     if corrects or learner.critic is not None:
         old, values = _scored(learner.model, batch, config, learner.ranks, learner.critic)
     if reference is not None and config.recipe.kl.kl_in_reward:
-        return Seen(None, old if corrects else None, _costs(config.recipe.kl, batch, reference, old), values)
-    return Seen(reference, old if corrects else None, values=values)
+        return BatchScores(None, old if corrects else None, _costs(config.recipe.kl, batch, reference, old), values)
+    return BatchScores(reference, old if corrects else None, values=values)
 
 
 def _costs(kl: KL, batch: Batch, reference: PerSample, old: PerSample | None) -> tuple[NDArray[np.float64], ...]:
@@ -67,11 +67,11 @@ def _scored(
         logprobs_N, values_N = torch.zeros_like(packed.sampled_logprobs_N), torch.zeros_like(packed.sampled_logprobs_N)
         with torch.no_grad():
             for micro, counts in passes(model, packed, config.optimizer.micro_batch_tokens, ranks):
-                scores = token_logprobs(model, micro, config.play.temperature)
+                forward_scores = token_logprobs(model, micro, config.play.temperature)
                 if counts:
-                    logprobs_N[micro.origin_N] = scores.logprobs_N
+                    logprobs_N[micro.origin_N] = forward_scores.logprobs_N
                     if critic is not None:
-                        values_N[micro.origin_N[micro.sampled_N]] = critic.values(scores.hidden_SD)
+                        values_N[micro.origin_N[micro.sampled_N]] = critic.values(forward_scores.hidden_SD)
         ranks.add(logprobs_N)
         for i, sample_logprobs, sample_values in zip(
             nonempty, packed.by_episode(logprobs_N), packed.by_episode(values_N), strict=True

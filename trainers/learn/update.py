@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Episode
 from palaestra.record import Lesson
-from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.learn.forward import ForwardScores, token_logprobs
 from palaestra.trainers.learn.learner import Learner
@@ -25,26 +25,27 @@ from palaestra.trainers.learn.rank_passes import passes
 from palaestra.trainers.losses.aggregation import token_weights
 from palaestra.trainers.losses.group_advantages import Advantages
 from palaestra.trainers.losses.importance_correction import corrected
+from palaestra.trainers.losses.policy import PolicyLoss
 from palaestra.trainers.losses.token_advantages import GAE
 
-_FREE = math.log(0.9)
+_HIGH_PROBABILITY_LOG = math.log(0.9)
 """Log of 0.9. Tokens with a higher old probability are hardly ever clipped from above, so
 `clip_ratio/free_high_mean` leaves them out."""
 
 
 def update(
-    learner: Learner[GRPOConfig], batch: Batch, advantages: Advantages, seen: Seen
+    learner: Learner[GRPOConfig], batch: Batch, advantages: Advantages, scores: BatchScores
 ) -> tuple[dict[str, float], list[Lesson]]:
     """Train on a batch, which is one step of the learner. Return the metrics, and one Lesson for each sample."""
     config, rate = learner.config, learner.rate
     device = next(learner.model.parameters()).device
-    correction = corrected(config.recipe.correction, batch, seen)
+    correction = corrected(config.recipe.correction, batch, scores)
     values = [np.asarray(value, np.float64) for value in advantages]
     logprobs_by_sample: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
     sums, norms, trained_parts, gap = defaultdict[str, float](float), list[float | None](), 0, dict[str, float]()
     # If the loss has no other term, an advantage of 0 gives no gradient: the sample counts in the weights only.
-    needs_all_samples = seen.reference is not None or bool(config.recipe.entropy_coef) or learner.critic is not None
-    longest = config.recipe.shaping.max_completion_length
+    needs_all_samples = scores.reference is not None or bool(config.recipe.entropy_coef) or learner.critic is not None
+    longest = config.recipe.max_completion_length
     parts = batch.mini_batches(config.optimizer.num_mini_batches)
     for number, part in enumerate(parts * config.optimizer.num_iterations):
         weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation, longest)
@@ -61,10 +62,10 @@ def update(
             [batch.episodes[i] for i in places],
             [values[i] for i in places],
             [share * correction.factors[i] for i, share in trained],
-            None if seen.reference is None else [seen.reference[i] for i in places],
-            None if seen.old is None else [seen.old[i] for i in places],
+            None if scores.reference is None else [scores.reference[i] for i in places],
+            None if scores.old is None else [scores.old[i] for i in places],
         ).to(device)
-        logprobs_N = _passes(learner, packed, seen, sums, _lesson_of_critic(learner, batch, seen, places, packed))
+        logprobs_N = _passes(learner, packed, scores, sums, _critic_targets(learner, batch, scores, places, packed))
         if not trained_parts:
             gap = audited_gap(learner, logprobs_N, packed)
         norms.append(learner.descend(rate))
@@ -90,7 +91,7 @@ def update(
     return {
         **({"grad_norm": sum(finite_norms) / len(finite_norms)} if finite_norms else {}),
         **(_figures(learner, sums, trained_parts) if trained_parts else {}),
-        **_kl(learner, batch, seen, sums),
+        **_kl(learner, batch, scores, sums),
         "optimizer_steps": len(finite_norms),
         "skipped_steps": len(norms) - len(finite_norms),
         **gap,
@@ -114,90 +115,96 @@ def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], parts: int
     }
 
 
-def _kl(learner: Learner[GRPOConfig], batch: Batch, seen: Seen, sums: Mapping[str, float]) -> dict[str, float]:
+def _kl(learner: Learner[GRPOConfig], batch: Batch, scores: BatchScores, sums: Mapping[str, float]) -> dict[str, float]:
     """Return the mean KL per token, from the loss or from the KL costs; an empty dict if the recipe has no KL."""
-    if seen.reference is not None and sums["tokens"]:
+    if scores.reference is not None and sums["tokens"]:
         return {"kl": sums["kl"] / sums["tokens"]}
-    if seen.costs is not None and any(batch.lengths):
+    if scores.costs is not None and any(batch.lengths):
         return {
-            "kl": float(sum(cost.sum() for cost in seen.costs)) / learner.config.recipe.kl.beta / sum(batch.lengths)
+            "kl": float(sum(cost.sum() for cost in scores.costs)) / learner.config.recipe.kl.beta / sum(batch.lengths)
         }
     return {}
 
 
-def _lesson_of_critic(
-    learner: Learner[GRPOConfig], batch: Batch, seen: Seen, places: list[int], packed: Packed
+def _critic_targets(
+    learner: Learner[GRPOConfig], batch: Batch, scores: BatchScores, places: list[int], packed: Packed
 ) -> tuple[torch.Tensor, ...]:
     """Return the critic's targets and its earlier predictions for each token; an empty tuple if there is no critic."""
     advantage = learner.config.recipe.advantage
-    if not isinstance(advantage, GAE) or seen.values is None:
+    if not isinstance(advantage, GAE) or scores.values is None:
         return ()
-    value_targets, episodes = advantage.expected(batch, seen), [batch.episodes[i] for i in places]
-    targets_and_values = ([value_targets[i] for i in places], [seen.values[i] for i in places])
+    value_targets, episodes = advantage.expected(batch, scores), [batch.episodes[i] for i in places]
+    targets_and_values = ([value_targets[i] for i in places], [scores.values[i] for i in places])
     return tuple(placed(values, episodes).to(packed.ids_N.device) for values in targets_and_values)
 
 
 def _passes(
     learner: Learner[GRPOConfig],
     packed: Packed,
-    seen: Seen,
+    scores: BatchScores,
     sums: defaultdict[str, float],
-    of_critic: tuple[torch.Tensor, ...] = (),
+    critic_targets: tuple[torch.Tensor, ...] = (),
 ) -> torch.Tensor:
     """Accumulate the gradient of a mini-batch. Return the log-prob of each of its tokens."""
     config, logprobs_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
     for micro, counts in passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks):
         pass_sums = sums if counts else defaultdict[str, float](float)
         with learner.computing():
-            scores = token_logprobs(learner.model, micro, config.play.temperature)
+            forward_scores = token_logprobs(learner.model, micro, config.play.temperature)
             if counts:
-                logprobs_N[micro.origin_N] = scores.logprobs_N.detach()
-            pass_sums["entropy"] += float(scores.entropies_N.detach().sum())
+                logprobs_N[micro.origin_N] = forward_scores.logprobs_N.detach()
+            pass_sums["entropy"] += float(forward_scores.entropies_N.detach().sum())
             pass_sums["read"] += len(micro.ids_N)
-            pass_sums["computed"] += scores.computed
-            _backward(learner, scores, micro, seen, pass_sums)
-        if of_critic and learner.critic is not None:
+            pass_sums["computed"] += forward_scores.computed
+            _backward(learner, forward_scores, micro, scores, pass_sums)
+        if critic_targets and learner.critic is not None:
             places_S = micro.origin_N[micro.sampled_N]
-            targets_S, old_values_S = (part_N[places_S] for part_N in of_critic)
+            targets_S, old_values_S = (part_N[places_S] for part_N in critic_targets)
             weights_S = micro.weights_N[micro.sampled_N]
-            pass_sums["critic"] += learner.critic.learn(scores.hidden_SD, targets_S, old_values_S, weights_S)
+            pass_sums["critic"] += learner.critic.learn(forward_scores.hidden_SD, targets_S, old_values_S, weights_S)
     return learner.ranks.add(logprobs_N)
 
 
 def _backward(
-    learner: Learner[GRPOConfig], scores: ForwardScores, micro: Packed, seen: Seen, sums: defaultdict[str, float]
+    learner: Learner[GRPOConfig],
+    forward_scores: ForwardScores,
+    micro: Packed,
+    scores: BatchScores,
+    sums: defaultdict[str, float],
 ) -> None:
     """Add the gradient of one micro-batch, and add its metrics to `sums`."""
-    recipe, sampled_N, logprobs_N = learner.config.recipe, micro.sampled_N, scores.logprobs_N
+    recipe, sampled_N, logprobs_N = learner.config.recipe, micro.sampled_N, forward_scores.logprobs_N
     result = recipe.loss(
         logprobs_N[sampled_N],
         micro.old_N[sampled_N],
         micro.advantages_N[sampled_N],
         micro.row_N[sampled_N],
     )
+    if isinstance(result, torch.Tensor):  # A loss of your own need not report which tokens it clips.
+        result = PolicyLoss(result)
     loss = (result.loss_S * micro.weights_N[sampled_N]).sum()
-    if seen.reference is not None:
+    if scores.reference is not None:
         kl_N = recipe.kl(logprobs_N, micro.reference_N) * sampled_N
         loss = loss + recipe.kl.beta * (kl_N * micro.weights_N).sum()
         sums["kl"] += float(kl_N.detach().sum())
     if recipe.entropy_coef:
-        loss = loss - recipe.entropy_coef * (scores.entropies_N * micro.weights_N).sum()
+        loss = loss - recipe.entropy_coef * (forward_scores.entropies_N * micro.weights_N).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     sums["loss"] += float(loss.detach())
     sums["low"] += result.clipped_low
     sums["high"] += result.clipped_high
-    free_S = (micro.old_N[sampled_N] < _FREE) & (micro.advantages_N[sampled_N] > 0)
+    free_S = (micro.old_N[sampled_N] < _HIGH_PROBABILITY_LOG) & (micro.advantages_N[sampled_N] > 0)
     sums["free"] += int(free_S.sum())
     sums["free_high"] += 0 if result.high_S is None else int((result.high_S & free_S).sum())
     sums["tokens"] += len(result.loss_S)
 
 
-def _by_row(said: NDArray[np.float32], episode: Episode) -> tuple[NDArray[np.float32], ...]:
+def _by_row(logprobs: NDArray[np.float32], episode: Episode) -> tuple[NDArray[np.float32], ...]:
     """Return the log-probs of an episode as one array per token row, 0 where nothing was sampled."""
     parts = []
     for row in episode.rows:
         part = np.zeros(len(row), np.float32)
         count = int(row.sampled.sum())
-        part[row.sampled], said = said[:count], said[count:]
+        part[row.sampled], logprobs = logprobs[:count], logprobs[count:]
         parts.append(part)
     return tuple(parts)

@@ -4,10 +4,14 @@ The weights are computed before a mini-batch is split into micro-batches, so the
 episode that needs no gradient still counts. An episode without a sampled token does not count.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
-Aggregation = Literal["token", "sample", "sum", "constant"]
+from palaestra.errors import ConfigError
+
+AGGREGATIONS = {name: name for name in ("token", "sample", "sum", "constant")}
+"""Aggregations by name."""
+Aggregation = str | Callable[[Sequence[int], int], Sequence[float]]
+"""A name, or a function of your own."""
 
 
 def token_weights(lengths: Sequence[int], aggregation: Aggregation, longest: int = 1) -> list[float]:
@@ -16,8 +20,14 @@ def token_weights(lengths: Sequence[int], aggregation: Aggregation, longest: int
     `token`: every token of the mini-batch weighs the same, so long episodes weigh more (arXiv 2510.11701, eq. 4).
     `sample`: every episode weighs the same, so tokens of long ones weigh less (the first GRPO; the sequence losses).
     `sum`: tokens of an episode are summed, and episodes averaged. `constant`: the same, divided by the `longest`
-    response, so the length of an episode is not in the denominator (Dr.GRPO).
+    response, so the length of an episode is not in the denominator (Dr.GRPO). A function of your own is called with
+    `lengths` and `longest`.
     """
+    if callable(aggregation):
+        weights = [float(weight) for weight in aggregation(lengths, longest)]
+        if len(weights) != len(lengths):
+            raise ConfigError(f"the aggregation returned {len(weights)} weights for {len(lengths)} episodes")
+        return weights
     if aggregation == "token":
         return [1 / max(1, sum(lengths))] * len(lengths)
     speaking = max(1, sum(length > 0 for length in lengths))

@@ -1,6 +1,6 @@
 """Advantages of episodes relative to the others of their group.
 
-An advantage is a function `(batch, seen) -> one value per sample`: a number for the episode, or an array with one
+An advantage is a function `(batch, scores) -> one value per sample`: a number for the episode, or an array with one
 number for each of its sampled tokens.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.validation import check_fields
 
 _EPSILON = 1e-6
@@ -24,7 +24,7 @@ Advantages = Sequence[float] | Sequence[NDArray[np.float64]] | NDArray[np.float6
 class Advantage(Protocol):
     """Function from a batch and its scores to advantages."""
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one value per sample."""
 
 
@@ -43,9 +43,9 @@ class GroupNormalized:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per episode."""
-        rewards_E = returns(batch, seen)
+        rewards_E = returns(batch, scores)
         if self.scale_rewards == "group":
             return group_advantages(rewards_E, batch.groups)
         centred_E = less_baseline(rewards_E, batch.groups, lambda rewards_G, _: rewards_G.mean())
@@ -60,14 +60,14 @@ class LeaveOneOut:
     It is unbiased: the expectation is the exact gradient.
     """
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per episode."""
 
         def others(rewards_G: Floats, _: Floats) -> Floats:
             means: Floats = (rewards_G.sum() - rewards_G) / max(1, len(rewards_G) - 1)
             return means
 
-        return less_baseline(returns(batch, seen), batch.groups, others)
+        return less_baseline(returns(batch, scores), batch.groups, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,13 @@ class OptimalBaseline:
     With equal lengths it is the advantage of Dr.GRPO.
     """
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per episode."""
 
         def weighted(rewards_G: Floats, lengths_G: Floats) -> float:
             return float(rewards_G @ lengths_G / lengths_G.sum()) if lengths_G.any() else float(rewards_G.mean())
 
-        return less_baseline(returns(batch, seen), batch.groups, weighted, np.array(batch.lengths, np.float64))
+        return less_baseline(returns(batch, scores), batch.groups, weighted, np.array(batch.lengths, np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class GreedyBaseline:
     seats of it are greedy.
     """
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per episode."""
         starts = [(scored.episode.start, scored) for scored in batch.played]
         greedy = {
@@ -104,7 +104,7 @@ class GreedyBaseline:
         }
         # The group index of a copy is not that of its start.
         groups = [episode.start.group for episode in batch.episodes]
-        pairs = zip(returns(batch, seen), groups, strict=True)
+        pairs = zip(returns(batch, scores), groups, strict=True)
         return [reward - greedy[group] if group in greedy else 0.0 for reward, group in pairs]
 
 
@@ -112,9 +112,9 @@ class GreedyBaseline:
 class Successes:
     """A control: imitate rewarded episodes and ignore all others. It has no baseline and no negative advantage."""
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return 1 or 0 per episode."""
-        return (returns(batch, seen) > 0).astype(np.float64)
+        return (returns(batch, scores) > 0).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +124,20 @@ class Shuffled:
     shuffle: int = 0
     """Seed of the shuffling."""
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per episode."""
         rng = np.random.default_rng([self.shuffle, 2])
         # Each batch has its own order, which depends only on the seed and the batch number.
         for _ in range(batch.number + 1):
             order = rng.permutation(len(batch.rewards))
-        return group_advantages(returns(batch, seen)[order], batch.groups)
+        return group_advantages(returns(batch, scores)[order], batch.groups)
 
 
-def returns(batch: Batch, seen: Seen) -> Floats:
+def returns(batch: Batch, scores: BatchScores) -> Floats:
     """Return the training reward of each sample, minus the KL costs of its tokens if the KL is part of the reward."""
-    if seen.costs is None:
+    if scores.costs is None:
         return batch.rewards
-    costs_E: Floats = np.array([float(cost_S.sum()) for cost_S in seen.costs])
+    costs_E: Floats = np.array([float(cost_S.sum()) for cost_S in scores.costs])
     return batch.rewards - costs_E
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.errors import ConfigError
-from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.validation import POSITIVE, check_fields
 
 _FARTHEST = 20.0
@@ -81,13 +81,13 @@ class Corrected:
     figures: dict[str, float]
 
 
-def corrected(correction: Correction | None, batch: Batch, seen: Seen) -> Corrected:
+def corrected(correction: Correction | None, batch: Batch, scores: BatchScores) -> Corrected:
     """Return the factors of the tokens of a batch; all 1 without a correction."""
     if correction is None or not batch.samples:
         return Corrected([1.0] * len(batch.samples), batch.lengths, {})
-    assert seen.old is not None, "a correction compares with what the learner says"
+    assert scores.old is not None, "a correction compares with what the learner says"
     factors, gaps = [], []
-    for episode, old in zip(batch.episodes, seen.old, strict=True):
+    for episode, old in zip(batch.episodes, scores.old, strict=True):
         sampled = [row.logprobs[row.sampled] for row in episode.rows]
         row_S = np.repeat(np.arange(len(sampled)), [len(row) for row in sampled])
         gaps.append(old.astype(np.float64) - np.concatenate([np.zeros(0, np.float32), *sampled]))

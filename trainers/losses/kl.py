@@ -8,14 +8,20 @@ No torch is imported here: `--help` reads the options.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
-from palaestra.trainers.validation import NOT_NEGATIVE, check_fields
+from palaestra.trainers.validation import NOT_NEGATIVE, PARTS, check_fields
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    NameOrEstimator = str | Callable[["Tensor", "Tensor"], "Tensor"]
+else:
+    NameOrEstimator = Any
+
+KL_ESTIMATORS = {name: name for name in ("k1", "k2", "k3")}
+"""KL estimators by name."""
 _LARGEST = 10.0
 _FARTHEST = 20.0
 
@@ -26,8 +32,8 @@ class KL:
 
     beta: Annotated[float, NOT_NEGATIVE] = 0.0
     """Its weight in the loss; 0 for none."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the KL."""
+    kl_estimator: NameOrEstimator = field(default="k3", metadata={PARTS: KL_ESTIMATORS})
+    """Estimator of the KL of a token: k1, k2, k3, or a function of the log-probs and those of the reference."""
     kl_in_reward: bool = False
     """Charge it to the reward, token by token, in place of the loss; k1 is usual there."""
 
@@ -36,7 +42,8 @@ class KL:
 
     def __call__(self, logprobs: "Tensor", reference: "Tensor") -> "Tensor":
         """Return an estimate for each token."""
-        return ESTIMATORS[self.kl_estimator](logprobs, reference)
+        estimator = ESTIMATORS[self.kl_estimator] if isinstance(self.kl_estimator, str) else self.kl_estimator
+        return estimator(logprobs, reference)
 
 
 def k1(logprobs: "Tensor", reference: "Tensor") -> "Tensor":

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.episode import Episode, Status
-from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.losses.group_advantages import Advantages, Floats, group_advantages, less_baseline, returns
 from palaestra.trainers.validation import NOT_NEGATIVE, SHARE, check_fields
 
@@ -30,12 +30,12 @@ class Whitened:
     group_baseline: bool = False
     """Subtract the mean of the group from the reward before whitening."""
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per sampled token."""
         if self.group_baseline:
-            centred_E = less_baseline(returns(batch, seen), batch.groups, lambda rewards_G, _: rewards_G.mean())
+            centred_E = less_baseline(returns(batch, scores), batch.groups, lambda rewards_G, _: rewards_G.mean())
             return whitened([np.full(length, value) for value, length in zip(centred_E, batch.lengths, strict=True)])
-        return whitened(to_come(batch, seen))
+        return whitened(to_come(batch, scores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +56,23 @@ class GAE:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per sampled token."""
-        assert seen.values is not None, "GAE asks a critic"
-        estimates = self.estimates(batch, seen)
+        assert scores.values is not None, "GAE asks a critic"
+        estimates = self.estimates(batch, scores)
         return whitened(estimates) if self.whiten_advantages else estimates
 
-    def expected(self, batch: Batch, seen: Seen) -> list[Floats]:
+    def expected(self, batch: Batch, scores: BatchScores) -> list[Floats]:
         """Return the targets of the critic: the advantage estimates plus its earlier predictions."""
-        assert seen.values is not None
-        pairs = zip(self.estimates(batch, seen), seen.values, strict=True)
+        assert scores.values is not None
+        pairs = zip(self.estimates(batch, scores), scores.values, strict=True)
         return [estimate_S + values_S for estimate_S, values_S in pairs]
 
-    def estimates(self, batch: Batch, seen: Seen) -> list[Floats]:
+    def estimates(self, batch: Batch, scores: BatchScores) -> list[Floats]:
         """Return the advantages before whitening."""
-        assert seen.values is not None
-        rewards = token_rewards(batch, seen)
-        return [self._of(rewards_S, values_S) for rewards_S, values_S in zip(rewards, seen.values, strict=True)]
+        assert scores.values is not None
+        rewards = token_rewards(batch, scores)
+        return [self._of(rewards_S, values_S) for rewards_S, values_S in zip(rewards, scores.values, strict=True)]
 
     def _of(self, rewards_S: Floats, values_S: NDArray[np.float32]) -> Floats:
         following_S = np.append(values_S[1:], 0.0).astype(np.float64)[: len(values_S)]
@@ -99,9 +99,9 @@ class TurnAdvantage:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+    def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per sampled token."""
-        whole_E = group_advantages(returns(batch, seen), batch.groups)
+        whole_E = group_advantages(returns(batch, scores), batch.groups)
         served = [served_by_turn(episode) for episode in batch.episodes]
         turn_advantages = [np.zeros(len(turn_shares)) for turn_shares in served]
         for turn in range(max(map(len, served), default=0)):
@@ -145,20 +145,20 @@ def turn_of_tokens(episode: Episode) -> NDArray[np.int_]:
     return np.concatenate(numbers)
 
 
-def token_rewards(batch: Batch, seen: Seen) -> list[Floats]:
+def token_rewards(batch: Batch, scores: BatchScores) -> list[Floats]:
     """Return the reward of each sampled token: minus its KL cost, plus the episode's reward at the last token."""
     rewards = []
     for i, (reward, length) in enumerate(zip(batch.rewards, batch.lengths, strict=True)):
-        paid_S = np.zeros(length) if seen.costs is None else -seen.costs[i].astype(np.float64)
+        paid_S = np.zeros(length) if scores.costs is None else -scores.costs[i].astype(np.float64)
         if length:
             paid_S[-1] += reward
         rewards.append(paid_S)
     return rewards
 
 
-def to_come(batch: Batch, seen: Seen) -> list[Floats]:
+def to_come(batch: Batch, scores: BatchScores) -> list[Floats]:
     """Return the sum of the token rewards from each token on."""
-    return [paid_S[::-1].cumsum()[::-1] for paid_S in token_rewards(batch, seen)]
+    return [paid_S[::-1].cumsum()[::-1] for paid_S in token_rewards(batch, scores)]
 
 
 def whitened(values: Sequence[Floats]) -> list[Floats]:

@@ -23,14 +23,14 @@ class JudgeResult:
 
     terms: Mapping[str, float]
     """Reward terms, added to those of the episode."""
-    said: Mapping[str, Any] = field(default_factory=dict)
-    """Details to record, such as a critique."""
+    remarks: Mapping[str, Any] = field(default_factory=dict)
+    """Details to record, such as a score and a critique."""
 
 
 _REFUSALS = 8
 """Number of permanently refused requests, before any answer, after which the run stops."""
 JudgeFunction = Callable[[Sequence[Episode]], Awaitable[Sequence[JudgeResult]]]
-"""Scores several episodes in one request, and returns one Remark for each, in their order."""
+"""Scores several episodes in one request, and returns one result for each, in their order."""
 
 
 class Scoring:
@@ -116,7 +116,7 @@ class Scoring:
             self._answered = True
             for (number, scored), remark in zip(group, remarks, strict=True):
                 terms = {**(scored.terms or {}), **remark.terms}
-                self._ready.append((number, _checked(Scored(scored.episode, terms, remark.said))))
+                self._ready.append((number, _checked(Scored(scored.episode, terms, remark.remarks))))
 
 
 def _checked(scored: Scored) -> Scored:

@@ -36,7 +36,7 @@ def judged_figures(played: Sequence[Scored]) -> dict[str, float]:
         "judge/score_of_failed": scores[~solved].mean() if not solved.all() else math.nan,
         "judge/correlation": correlation(scores.tolist(), outcomes.tolist()),
         "judge/clamped": sum("written" in scored.remarks for scored in judged_episodes),
-        "judge/without_critique": sum(not scored.remarks["critique"] for scored in judged_episodes),
+        "judge/without_critique": sum(not scored.remarks.get("critique", True) for scored in judged_episodes),
         "judge/dropped": dropped,
     }
     return {name: float(value) for name, value in figures.items() if not math.isnan(value)}

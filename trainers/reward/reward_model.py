@@ -8,7 +8,7 @@ verdicts (`palaestra.judging`), and retries on one or several servers
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from palaestra.errors import ConfigError
 from palaestra.judging.prompt import LEAST_CHARS, episode_prompt
 from palaestra.judging.verdict import Verdict, read_verdict
 from palaestra.options import SERVICE
-from palaestra.trainers.reward.async_scoring import JudgeResult, Scoring
+from palaestra.trainers.reward.async_scoring import JudgeResult
 from palaestra.trainers.validation import COUNT, NOT_NEGATIVE, POSITIVE, check_fields
 
 TERM = "judge"
@@ -87,11 +87,12 @@ class ReasoningReward:
 
 
 class ReasoningJudge:
-    """Asks for a verdict on each episode; a `scoring.awaited.Judge`."""
+    """Asks for a verdict on each episode; a `reward.async_scoring.JudgeFunction`."""
 
     def __init__(self, settings: ReasoningReward) -> None:
         self.settings = settings
-        self.asked: JudgeClient[Verdict] = JudgeClient(
+        self.at_once, self.deadline = settings.at_once, settings.deadline + _GRACE
+        self._client: JudgeClient[Verdict] = JudgeClient(
             [Endpoint(settings._served(url)) for url in settings.url],
             partial(read_verdict, clamp=settings.clamp),
             tries=settings.tries,
@@ -102,11 +103,11 @@ class ReasoningJudge:
         )
 
     async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
-        """Return a Remark for each episode: the term `judge`, and `score`, `critique` and `analysis` as details."""
+        """Return a result for each episode: the term `judge`, and `score`, `critique` and `analysis` as details."""
         return await asyncio.gather(*map(self._remark, episodes))
 
     async def _remark(self, episode: Episode) -> JudgeResult:
-        verdict = await self.asked.ask(episode_prompt(episode, self.settings.read_chars))
+        verdict = await self._client.ask(episode_prompt(episode, self.settings.read_chars))
         details: dict[str, Any] = {"score": verdict.score, "critique": verdict.critique, "analysis": verdict.analysis}
         if verdict.written is not None:
             details["written"] = verdict.written
@@ -114,21 +115,8 @@ class ReasoningJudge:
 
     def check(self) -> None:
         """Raise `UsageError` if no server can be reached."""
-        self.asked.check()
+        self._client.check()
 
     def close(self) -> None:
         """Close the connections."""
-        self.asked.close()
-
-
-def scoring(
-    shaping: Callable[[Episode], Mapping[str, float]], judge: ReasoningJudge | None, *, ordered: bool = False
-) -> Scoring:
-    """Return the scoring of a run, with the judge if there is one."""
-    if judge is None:
-        return Scoring(shaping, ordered=ordered)
-    settings = judge.settings
-    # One episode per request: a failed verdict then drops only one episode.
-    return Scoring(
-        shaping, judge, together=1, at_once=settings.at_once, deadline=settings.deadline + _GRACE, ordered=ordered
-    )
+        self._client.close()

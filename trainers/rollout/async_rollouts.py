@@ -79,7 +79,7 @@ class PlayAhead:
                 self._starts(),
                 limits=self._limits,
                 temperature=self._temperature,
-                wanted=lambda start: not self._closing.is_set() and self._sampler.wanted(start),
+                wanted=lambda start: not self._closing.is_set() and self._sampler.still_needed(start),
             ):
                 self._scoring.put(episode)
         except BaseException as error:
@@ -93,7 +93,7 @@ class PlayAhead:
         batch_count, sampled, began = _version(self._engines), engine.sampled, time.perf_counter()
         while not self._closing.is_set():
             for scored in self._scoring.ready():
-                self._sampler.heard(scored)
+                self._sampler.observe(scored)
             while (batch := self._sampler.batch()) is not None:
                 now, tokens = time.perf_counter(), engine.sampled
                 figures = {"num_tokens/sampled": tokens - sampled, "time/play": now - began}

@@ -31,12 +31,12 @@ class Share:
         self._out += start is not None
         return start
 
-    def heard(self, scored: Scored) -> None:
+    def observe(self, scored: Scored) -> None:
         """Store a scored episode until all ranks exchange theirs."""
         self._heard.append(scored)
         self._out -= 1
 
-    def wanted(self, start: Start) -> bool:
+    def still_needed(self, start: Start) -> bool:
         """Return True: every episode is played to its end, because nothing reaches the sampler before the exchange."""
         return True
 
@@ -46,7 +46,7 @@ class Share:
             return None
         for of_rank in self._ranks.gathered(self._heard):
             for scored in of_rank:
-                self._whole.heard(scored)
+                self._whole.observe(scored)
         self._heard = []
         return self._whole.batch()
 

@@ -19,7 +19,7 @@ from palaestra.trainers.batch import Batch
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.reward.async_scoring import Scoring
-from palaestra.trainers.reward.reward_model import scoring
+from palaestra.trainers.reward.open_judge import open_judge, open_scoring
 from palaestra.trainers.reward.staged_shaping import Curriculum, Fixed, opened
 from palaestra.trainers.rollout.async_rollouts import PlayAhead, require_own_weights
 from palaestra.trainers.rollout.engine_lock import EngineLock
@@ -38,7 +38,7 @@ class Rollouts:
         recipe, play_config = learner.config.recipe, learner.config.play
         require_own_weights(learner.agent, play_config.max_staleness)
         self._learner, self._arena, self._lock = learner, arena, EngineLock()
-        self._judge = None if recipe.judge is None else recipe.judge.opened()
+        self._judge = None if recipe.judge is None else open_judge(recipe.judge)
         self._shaping: Fixed | Curriculum
         self._next: Callable[[], Batch] | None = None
         self._playing = ExitStack()
@@ -80,7 +80,7 @@ class Rollouts:
     def _begin(self) -> Callable[[], Batch]:
         learner, arena, play_config = self._learner, self._arena, self._learner.config.play
         self._shaping = opened(learner.config.recipe.shaping, learner.state)
-        scored = scoring(self._shaping, self._judge, ordered=arena.ordered)
+        scored = open_scoring(self._shaping, self._judge, ordered=arena.ordered)
         self._playing.callback(scored.close)
         play_arguments = in_every_seat(learner.agent, seats_of(arena)), arena, open_sampler(learner, arena), scored
         limits = TokenLimits(play_config.max_turn_tokens, learner.config.longest_row)
@@ -113,14 +113,14 @@ def play_batch(
         nonlocal batch
         while True:
             for scored in scoring.ready():
-                sampler.heard(scored)
+                sampler.observe(scored)
             batch = sampler.batch()
             if batch is not None:
                 return
             yield sampler.next()
 
     sampled_before = agent.engine.sampled
-    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature, wanted=sampler.wanted):
+    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature, wanted=sampler.still_needed):
         scoring.put(episode)
     assert batch is not None, "play ends when the batch is complete"
     for engine in trained_engines(agent):

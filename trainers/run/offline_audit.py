@@ -35,7 +35,7 @@ from palaestra.trainers.audit.tokens import (
     turn_findings,
     version_findings,
 )
-from palaestra.trainers.batch import Batch, Sample, Scored, Seen
+from palaestra.trainers.batch import Batch, BatchScores, Sample, Scored
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.reward.staged_shaping import StagedShaping
 from palaestra.trainers.run.folder import Run
@@ -173,7 +173,7 @@ class _Audit:
         if why:
             self.ledger.skipped["advantages"] = why
             return
-        self.ledger.add("advantages", groups, advantage_findings(recipe, batch, Seen(), advantages, means=True))
+        self.ledger.add("advantages", groups, advantage_findings(recipe, batch, BatchScores(), advantages, means=True))
 
     def _terms(self, record: Record) -> Iterable[AuditFinding]:
         """Check the terms of the recipe against those of the lesson, which may also have the term of a judge."""

@@ -21,6 +21,8 @@ from palaestra.plain import as_pair
 from palaestra.registry import require_loaded, services
 from palaestra.trainers.config.env_config import EnvConfig
 from palaestra.trainers.config.grpo_config import GRPOConfig, PlayConfig, ScaleConfig
+from palaestra.trainers.config.parts import UnloadedPart, load_allowed, module_of
+from palaestra.trainers.config.recipes import Recipe, own_part_names, parts_of
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.validation import changed, flat, plain
 
@@ -48,11 +50,19 @@ Section = TypeVar("Section", PlayConfig, ScaleConfig)
 
 def written_config(config: RunConfig) -> str:
     """Serialize a config as JSON that `read_config` can read."""
-    return json.dumps({"palaestra": VERSION, "kind": config.KIND, **plain(config)}, indent=2) + "\n"
+    content = {"palaestra": VERSION, "kind": config.KIND, **plain(config)}
+    try:
+        return json.dumps(content, indent=2) + "\n"
+    except TypeError as error:
+        raise ConfigError(
+            f"a setting cannot be written into the run ({error}); use numbers, texts and lists"
+        ) from error
 
 
-def read_config(folder: Path) -> RunConfig:
-    """Read the config of the run in a folder."""
+def read_config(folder: Path, modules: Collection[str] = ()) -> RunConfig:
+    """Read the config of the run in a folder. Parts of its recipe are loaded from `modules` alone, which the user has
+    named; others stay an `UnloadedPart`.
+    """
     path = folder / "config.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -69,7 +79,7 @@ def read_config(folder: Path) -> RunConfig:
     if (kind := str(content.pop("kind", None))) not in kinds:
         raise UsageError(f"{path} is of a run of the kind {kind!r}; expected one of {', '.join(kinds)}")
     try:
-        return changed(kinds[kind], content)
+        return changed(kinds[kind], content, load_allowed(modules))
     except UsageError as error:
         raise ConfigError(f"{path}: {error} (was it edited?)") from error
 
@@ -83,6 +93,7 @@ def trusted(folder: Path, saved: RunConfig, asked: RunConfig, named: Collection[
     pairs: dict[str, str] = {}
     if isinstance(saved, GRPOConfig) and isinstance(asked, GRPOConfig):
         require_loaded(saved.env.env_id, str(folder / "config.json"))
+        require_loaded_parts(asked.recipe, str(folder / "config.json"))
         new_options = asked.env.options if _ENV_FLAGS & set(named) else {}
         pairs = {key: pair for key, pair in _service_pairs(saved.env).items() if key not in new_options}
         options = {key: new_options.get(key, value) for key, value in saved.env.options.items()} | new_options
@@ -115,9 +126,20 @@ def repeated(config: RunConfig) -> list[str]:
         modules = {
             class_path.rpartition(":")[0] for class_path, _ in environments(env.env_id, env.options).values()
         } - {""}
+        modules |= {module_of(name) for name in own_part_names(config.recipe)}
         pairs = _service_pairs(env)
         flags += ["--env-options", *pairs.values()] * bool(pairs) + ["--allow-code", *sorted(modules)] * bool(modules)
     return flags
+
+
+def require_loaded_parts(recipe: Recipe, where: str) -> None:
+    """Raise `UsageError` if a part of the recipe was named by a file and its module was not imported."""
+    for kind, part in parts_of(recipe).items():
+        if isinstance(part, UnloadedPart):
+            raise UsageError(
+                f"{where} names code ({kind} {part.name!r}), and what a file names is not imported; if you trust it, "
+                f"add --allow-code {module_of(part.name)}"
+            )
 
 
 def _service_pairs(env: EnvConfig) -> dict[str, str]:

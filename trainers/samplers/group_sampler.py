@@ -36,8 +36,8 @@ class Groups:
     """True to play one more episode of each task with greedy decoding. It is not trained on."""
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Tasks to play, by environment; all tasks of an environment that is absent. Draws are indices into these."""
-    reward_range: tuple[float, float] = (-1.0, 1.0)
-    """Smallest and largest training reward, as the terms of the recipe declare them."""
+    reward_range: tuple[float, float] | None = (-1.0, 1.0)
+    """Smallest and largest training reward, as the terms of the recipe declare them; None if they do not."""
 
     @property
     def digest(self) -> str:
@@ -91,9 +91,9 @@ class InOrder:
             self._begun += 1
         return self._queue.popleft() if self._queue else None
 
-    def heard(self, scored: Scored) -> None:
+    def observe(self, scored: Scored) -> None:
         """Add a scored episode to its group. When the group is complete, decide whether it is kept."""
-        if not self.wanted(scored.episode.start):
+        if not self.still_needed(scored.episode.start):
             return
         number = self._number(scored.episode.start)
         members = self._heard.setdefault(number, [])
@@ -107,7 +107,7 @@ class InOrder:
             self._given_up.add(number)
             self._queue = deque(start for start in self._queue if self._number(start) != number)
 
-    def wanted(self, start: Start) -> bool:
+    def still_needed(self, start: Start) -> bool:
         """Return False for episodes of groups that were given up, or that belong to earlier batches."""
         number = self._number(start)
         return number >= self._first and number not in self._given_up

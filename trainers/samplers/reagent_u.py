@@ -71,12 +71,12 @@ class Refining(InOrder):
         differs = partial(spread, compared=options.compared)
         super().__init__(draw, both, differs if options.max_rounds > 1 else lambda _: True, options.max_rounds)
 
-    def heard(self, scored: Scored) -> None:
+    def observe(self, scored: Scored) -> None:
         """Record a scored episode. After a first attempt, queue its second attempt."""
         start = scored.episode.start
-        if self.wanted(start) and not self._is_second(start):
+        if self.still_needed(start) and not self._is_second(start):
             self._queue.append(second_start(scored, start.seed + self._firsts, self._options.max_prefix_tokens))
-        super().heard(scored)
+        super().observe(scored)
 
     def batch(self) -> Batch | None:
         """Return the batch if it is complete, with separate metrics for first and second attempts."""

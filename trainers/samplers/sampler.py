@@ -20,10 +20,10 @@ class Sampler(Protocol):
     def next(self, ahead: int = 0) -> Start | None:
         """Return the next start; None if there is none now. `ahead`: how many batches after this one may be started."""
 
-    def heard(self, scored: Scored) -> None:
+    def observe(self, scored: Scored) -> None:
         """Record a scored episode."""
 
-    def wanted(self, start: Start) -> bool:
+    def still_needed(self, start: Start) -> bool:
         """Return whether to continue a running episode. Called for every slot in every round, so it must be cheap."""
 
     def batch(self) -> Batch | None:

@@ -102,8 +102,8 @@ class Refilling(InOrder):
         for group, places in members.items():
             values_by_seat = compared_values([batch.played[place] for place in places], self._options.compared)
             outcomes[group] = np.array([value for values in values_by_seat.values() for value in values], np.float64)
-        low, high = (0.0, 1.0) if self._options.compared == "success" else self.groups.reward_range
-        every = np.concatenate([[low, high], *outcomes.values()])
+        declared = None if self._options.compared == "success" else self.groups.reward_range
+        every = np.concatenate([declared or (0.0, 1.0), *outcomes.values()])
         low, high = every.min(), every.max()
         return {
             group: self._options.value((group_outcomes - low) / (high - low))

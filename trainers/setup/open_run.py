@@ -22,6 +22,7 @@ from palaestra.registry import arena, demonstrators
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.data.curated import curated_tasks
+from palaestra.trainers.reward.open_judge import open_judge
 from palaestra.trainers.reward.staged_shaping import StagedShaping
 from palaestra.trainers.rollout.make_sampler import make_sampler
 from palaestra.trainers.run.saved_config import RunConfig
@@ -191,7 +192,7 @@ def limits(config: GRPOConfig) -> TokenLimits:
 def check_judge(config: GRPOConfig) -> None:
     """Raise an error if the judge cannot be reached, before a run begins or resumes."""
     if config.recipe.judge is not None:
-        with closing(config.recipe.judge.opened()) as judge:
+        with closing(open_judge(config.recipe.judge)) as judge:
             judge.check()
 
 
