@@ -1,5 +1,6 @@
 """Training: GRPO and its family, supervised fine-tuning, sampling of tasks, evaluation."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
@@ -9,6 +10,8 @@ from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.progress import Progress
 
 if TYPE_CHECKING:
+    from palaestra.trainers.learn.imitation import imitate
+    from palaestra.trainers.setup.open_learner import open_learner
     from palaestra.trainers.training import train
 
 __all__ = [
@@ -19,16 +22,23 @@ __all__ = [
     "SFTConfig",
     "find_recipe",
     "grpo_config",
+    "imitate",
+    "open_learner",
     "tiny_config",
     "tiny_sft_config",
     "train",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import `train` on first use, because it needs torch, which the settings of a run do not."""
-    if name != "train":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from palaestra.trainers.training import train
+_NEED_TORCH = {
+    "imitate": "palaestra.trainers.learn.imitation",
+    "open_learner": "palaestra.trainers.setup.open_learner",
+    "train": "palaestra.trainers.training",
+}
 
-    return train
+
+def __getattr__(name: str) -> Any:
+    """Import these functions on first use, because they need torch, which the settings of a run do not."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_NEED_TORCH[name]), name)

@@ -58,10 +58,11 @@ def train(
     interrupts: Interrupts | None = None,
     on_progress: OnProgress = ignore,
 ) -> Generator[Progress, None, None]:
-    """Take a run from its present step to its end. Yield each step after it is logged and saved.
+    """Take a run from its present step to its end. Yield each step before it is logged and saved.
 
-    `learner`, `model` and `arena` are opened according to the run's config if they are None. Between two steps the
-    caller may read and change the learner. If the caller stops early, a checkpoint of the last step is saved.
+    `learner`, `model` and `arena` are opened according to the run's config if they are None. While it has a step, the
+    caller may add metrics to it and change the learner. If the caller stops early, the step is logged, and a checkpoint
+    of it is saved.
     """
     if run.finished:
         return
@@ -117,9 +118,14 @@ def train(
                     note = "; ".join(filter(None, (_note(metrics), collapse.told(metrics))))
                     step = Progress("grpo", learner.step, learner.steps, metrics, note, _beside(batch, lessons))
 
-                session.log(step)
+                try:
+                    yield step
+                finally:  # The caller may have stopped here, added metrics, or changed the weights.
+                    if learner.torn:
+                        with rollouts.between_polls():
+                            learner.publish()
+                    session.log(step)
                 session.save_when_due()
-                yield step
 
         after = measure_after(run, learner)
         keep_model(run, learner)

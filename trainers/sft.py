@@ -56,7 +56,7 @@ class SFTRows:
 def train(
     run: Run, *, interrupts: Interrupts | None = None, on_progress: OnProgress = ignore
 ) -> Generator[Progress, None, None]:
-    """Take a run of imitation from its present step to its end. Yield each step after it is logged and saved."""
+    """Take a run of imitation from its present step to its end. Yield each step before it is logged and saved."""
     if run.finished:
         return
     with Trackers(run, on_progress) as trackers:
@@ -73,9 +73,11 @@ def train(
                     metrics = imitation.step() | {"step_time": time.perf_counter() - began}
                     note = "an optimizer step was skipped: its gradient was no number" * bool(metrics["skipped_steps"])
                     step = Progress("imitation", learner.step, learner.steps, metrics, note)
-                session.log(step)
+                try:
+                    yield step
+                finally:
+                    session.log(step)
                 session.save_when_due()
-                yield step
         keep_model(run, learner)
         losses = [line["loss"] for line in run.metrics]
         run.finish({"steps": learner.step, **about, "loss_first": losses[0], "loss_last": losses[-1]})

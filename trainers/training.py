@@ -5,6 +5,7 @@ from collections.abc import Generator
 from palaestra.agents.local_model import LocalModel
 from palaestra.trainers import grpo, sft
 from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.interrupts import Interrupts
 from palaestra.trainers.run.progress import OnProgress, Progress, ignore
@@ -13,16 +14,19 @@ from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 def train(
     run: Run,
     *,
+    learner: Learner[GRPOConfig] | None = None,
     model: LocalModel | None = None,
     interrupts: Interrupts | None = None,
     on_progress: OnProgress = ignore,
 ) -> Generator[Progress, None, None]:
-    """Take a run from its present step to its end. Yield each step after it is saved; a finished run yields none.
+    """Take a run from its present step to its end. Yield each step before it is logged and saved; a finished run
+    yields none.
 
     If the caller stops early or is interrupted, a checkpoint of the last step is saved, from which the same call
-    resumes. `model` is the run's model if the caller has already loaded it. All other reports (notes, cold start,
+    resumes. `learner` is the run's learner if the caller opened it (`open_learner`), to read or change it between two
+    steps; `model` is the run's model if the caller has already loaded it. All other reports (notes, cold start,
     evaluation) go only to `on_progress`, which gets the steps too.
     """
     if isinstance(run.config, GRPOConfig):
-        return grpo.train(run, model=model, interrupts=interrupts, on_progress=on_progress)
+        return grpo.train(run, learner=learner, model=model, interrupts=interrupts, on_progress=on_progress)
     return sft.train(run, interrupts=interrupts, on_progress=on_progress)

@@ -16,11 +16,11 @@ from palaestra.cli.running import go_on, named_options, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.config.parts import find_part
+from palaestra.trainers.config.parts import find_part, load_allowed
 from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.saved_config import read_config, trusted
-from palaestra.trainers.validation import PARTS
+from palaestra.trainers.validation import PARTS, changed, plain
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,9 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None, kind: t
     options = understood(default, remaining, prog=prog, description=about, config=markers)
     import_allowed(options.allow_code)
     requested, env = options.config, options.config.env
+    if saved is not None:
+        recipe = changed(requested.recipe, plain(requested.recipe), load_allowed(options.allow_code))
+        requested = replace(requested, recipe=recipe)
     if saved is not None and env.env_id == saved.env.env_id:  # The file named it, and nobody else.
         require_loaded(env.env_id, f"{resumed}/config.json")
     requested = replace(requested, env=replace(env, env_id=resolve_all(env.env_id)))

@@ -146,9 +146,9 @@ def test_groups_that_are_mixed_or_hold_an_episode_twice_are_found():
     assert list(group_findings(batch)) == []
     merged = replace(batch, samples=tuple(Sample(place, 0) for place in range(4)))
     (found,) = group_findings(merged)
-    assert "its 4 members have 2 numbers of groups" in found.found
+    assert "its 4 members have 2 numbers of groups" in found.details
     twice = replace(batch, samples=(Sample(0, 0), Sample(0, 0), Sample(2, 1), Sample(3, 1)))
-    assert [one.found for one in group_findings(twice)] == ["its 2 members have an episode more than once"]
+    assert [one.details for one in group_findings(twice)] == ["its 2 members have an episode more than once"]
 
 
 def batch_of_one_task(**changes):
@@ -178,10 +178,10 @@ def test_a_sample_without_a_reward_and_a_reward_without_a_sample_are_found():
     batch = group_of()
     assert list(member_findings(batch)) == []
     (lost,) = member_findings(replace(batch, samples=batch.samples[1:]))
-    assert "is no sample of its group" in lost.found
+    assert "is no sample of its group" in lost.details
     broken = replace(batch.played[0], terms=None, fault="it broke")
     (found,) = member_findings(replace(batch, played=(broken, *batch.played[1:])))
-    assert "it is a sample" in found.found
+    assert "it is a sample" in found.details
 
 
 def test_repetition_is_the_share_of_runs_that_were_said_before():

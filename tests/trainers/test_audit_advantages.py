@@ -103,7 +103,7 @@ def test_a_copy_that_is_not_damped_and_an_advantage_beyond_the_bound_are_found()
     assert "group 0" in bounded.place
     undamped = replace(batch, samples=tuple(replace(sample, weight=1.0) for sample in batch.samples))
     (found,) = advantage_findings(replace(recipe, max_advantage=None), batch, scores, damped(plain, undamped, None))
-    assert "computed anew" in found.found
+    assert "computed anew" in found.details
 
 
 def test_the_audit_does_not_compute_with_what_the_parts_compute_with(monkeypatch):

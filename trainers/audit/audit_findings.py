@@ -42,10 +42,10 @@ class AuditFinding:
     check: str
     place: str
     """Episode, group, row or step of the violation."""
-    found: str
+    details: str
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.place}: {self.found}; likely {CAUSES[self.check]}"
+        return f"{self.check}: {self.place}: {self.details}; likely {CAUSES[self.check]}"
 
 
 def require(findings: Iterable[AuditFinding]) -> None:

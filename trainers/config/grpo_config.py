@@ -308,7 +308,6 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
         "adam_beta2": 0.99,
         "max_turn_tokens": 72,
         "max_episode_tokens": 256,
-        "max_completion_length": 256,
         "slots": 96,
         "ordered": True,
         "micro_batch_tokens": 4096,
@@ -316,11 +315,13 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
         "recorded_groups": 12,
     }
     preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    if not hasattr(preset.shaping, "max_completion_length"):  # A shaping of your own may have no such setting.
-        del settings["max_completion_length"]
     if preset.longest_prefix:
         settings |= {"max_prefix_tokens": 256, "max_episode_tokens": 512}
-    return grpo_config(env_id, preset, **{**settings, **changes})
+    config = grpo_config(env_id, preset, **{**settings, **changes})
+    # A shaping of your own may have no such setting.
+    if "max_completion_length" in changes or not hasattr(config.recipe.shaping, "max_completion_length"):
+        return config
+    return changed(config, {"max_completion_length": 256})
 
 
 def grpo_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:

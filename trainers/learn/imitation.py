@@ -12,7 +12,7 @@ from palaestra.episode import TokenRow
 from palaestra.errors import ConfigError
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.forward import micro_batches, token_logprobs
-from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.learner import Learner, RunConfigT
 from palaestra.trainers.learn.packing import pack_rows
 
 
@@ -41,30 +41,38 @@ class Imitation:
 
         Return the metrics, including the loss per token.
         """
-        learner, config = self.learner, self.learner.config.optimizer
-        rate = learner.rate if rate is None else rate
-        packed = pack_rows([next(self._order) for _ in range(self._size)])
-        packed = packed.to(next(learner.model.parameters()).device)
-        tokens, total = int(packed.sampled_N.sum()), 0.0
-        for micro in micro_batches(learner.model, packed, config.micro_batch_tokens):
-            with learner.computing():
-                loss = -token_logprobs(learner.model, micro).logprobs_N.sum() / tokens
-                loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-        norm = learner.descend(rate)
+        learner = self.learner
+        metrics = imitate(learner, [next(self._order) for _ in range(self._size)], rate)
         learner.step += 1
         learner.torn = False
-        return {
-            "loss": total,
-            "num_tokens": tokens,
-            "grad_norm": norm or 0.0,
-            "skipped_steps": float(norm is None),
-            "learning_rate": config.learning_rate * rate,
-            "epoch": learner.step * self._size // len(self._rows),
-        }
+        return {**metrics, "epoch": learner.step * self._size // len(self._rows)}
 
     def _shuffled(self, rng: np.random.Generator) -> Iterator[TokenRow]:
         """Yield the rows in a new order in each epoch."""
         while True:
             for index in rng.permutation(len(self._rows)):
                 yield self._rows[index]
+
+
+def imitate(learner: Learner[RunConfigT], rows: Sequence[TokenRow], rate: float | None = None) -> dict[str, float]:
+    """Take one optimizer step that makes the sampled tokens of these rows likelier. It does not count as a step.
+
+    `rate` is the factor of the learning rates; None uses the schedule. Return the metrics, with the loss per token.
+    """
+    config = learner.config.optimizer
+    rate = learner.rate if rate is None else rate
+    packed = pack_rows(rows).to(next(learner.model.parameters()).device)
+    tokens, total = int(packed.sampled_N.sum()), 0.0
+    for micro in micro_batches(learner.model, packed, config.micro_batch_tokens):
+        with learner.computing():
+            loss = -token_logprobs(learner.model, micro).logprobs_N.sum() / tokens
+            loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    norm = learner.descend(rate)
+    return {
+        "loss": total,
+        "num_tokens": tokens,
+        "grad_norm": norm or 0.0,
+        "skipped_steps": float(norm is None),
+        "learning_rate": config.learning_rate * rate,
+    }

@@ -59,6 +59,8 @@ class Learner(Generic[RunConfigT]):
     masters: Masters = field(init=False)
     """Trained parameters, and the float32 master weights that the optimizers step instead."""
     optimizers: list[torch.optim.Optimizer] = field(init=False)
+    rate_factor: float = field(init=False, default=1.0)
+    """Factor of all learning rates, for a caller that changes it between two steps. A checkpoint does not hold it."""
     torn: bool = field(init=False, default=False)
     """True from the first change of the weights in a step until `publish`: meanwhile they belong to no step."""
     skipped: int = field(init=False, default=0)
@@ -95,7 +97,7 @@ class Learner(Generic[RunConfigT]):
     @property
     def rate(self) -> float:
         """Return the factor of the learning rate in the next step."""
-        return rate_at(self.step, self.steps, self.config.optimizer)
+        return self.rate_factor * rate_at(self.step, self.steps, self.config.optimizer)
 
     def computing(self) -> AbstractContextManager[None]:
         """Return a context for forward passes that a backward pass follows. Layers are checkpointed in it if the config

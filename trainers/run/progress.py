@@ -1,6 +1,6 @@
 """Progress reports of a run: its steps, the progress of longer stages, and notes. Reports do not affect the run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from palaestra.episode import Episode
@@ -14,7 +14,8 @@ class Progress:
     stage: str
     step: int
     total: int
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics by name. Whoever takes steps from `train` may add to them before the step is logged."""
     note: str = ""
     """A sentence to print on its own line, such as a restart or a skipped update."""
     played: Sequence[tuple[Episode, tuple[Lesson, ...]]] = ()

@@ -13,6 +13,7 @@ from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.parts import load_allowed
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
 from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
 from palaestra.trainers.run.checkpoint import Checkpoint, fingerprint, newest, open_saved, restore
@@ -80,7 +81,7 @@ def newest_checkpoint(run: Run) -> Checkpoint | None:
         )
     if checkpoint is None:
         return None
-    if diffs := refused(changed(run.config, checkpoint.config), run.config):
+    if diffs := refused(changed(run.config, checkpoint.config, load_allowed(())), run.config):
         raise UsageError(
             f"{checkpoint.path} was made with other options than {run.folder / 'config.json'} says: {diffs}; put back "
             "the options, or the checkpoints of this run"
