@@ -27,6 +27,7 @@ BELOW_ONE = Field(ge=0, lt=1)
 PARTS = "parts"
 """Key of a field's metadata: the built-in parts that the field may hold, by name."""
 DataclassT = TypeVar("DataclassT")
+_INSTANCE_OF: Any = InstanceOf
 _FINITE = ConfigDict(allow_inf_nan=False)
 
 
@@ -140,6 +141,6 @@ def _adapters(kind: type) -> dict[str, TypeAdapter[Any]]:
     hints_by_field = {field.name: hints[field.name] for field in fields(kind) if PARTS not in field.metadata}
     # A section validates itself.
     return {
-        name: TypeAdapter(InstanceOf[hint]) if is_dataclass(hint) else TypeAdapter(hint, config=_FINITE)  # type: ignore[type-var]
+        name: TypeAdapter(_INSTANCE_OF[hint]) if is_dataclass(hint) else TypeAdapter(hint, config=_FINITE)
         for name, hint in hints_by_field.items()
     }

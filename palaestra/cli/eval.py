@@ -189,13 +189,14 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
 @contextmanager
 def open_critic(options: Options, env_id: str) -> "Iterator[Scoring]":
     """Open the client of the critic, and close it at the end. Raise a UsageError if the critic is not reachable."""
-    from palaestra.trainers.reward.reward_model import ReasoningReward, scoring
+    from palaestra.trainers.reward.open_judge import open_scoring
+    from palaestra.trainers.reward.reward_model import ReasoningReward
 
     if is_game(env_id):
         raise UsageError("--critic: a game has no second attempts, which are one agent's; measure it without")
     with closing(ReasoningReward(options.critic, options.critic_model).opened()) as judge:
         judge.check()
-        with closing(scoring(lambda episode: {}, judge)) as scorer:
+        with closing(open_scoring(lambda episode: {}, judge)) as scorer:
             yield scorer
 
 

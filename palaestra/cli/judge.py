@@ -134,14 +134,15 @@ def _ruled(record: Record) -> Verdict:
 
 def _asked(options: Options, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
     """A teacher's verdicts; an episode for which it gave none is told, and is asked for the next time."""
-    from palaestra.trainers.reward.reward_model import ReasoningReward, scoring
+    from palaestra.trainers.reward.open_judge import open_scoring
+    from palaestra.trainers.reward.reward_model import ReasoningReward
 
     settings = ReasoningReward(options.teacher, options.teacher_model, read_chars=options.read_chars)
     found: dict[str, Verdict] = {}
     names = {id(record.episode): name for name, (record, _) in new.items()}
     with closing(settings.opened()) as judge:
         judge.check()
-        with closing(scoring(lambda episode: {}, judge)) as asked:
+        with closing(open_scoring(lambda episode: {}, judge)) as asked:
             waiting, out, fault = [record.episode for record, _ in new.values()][::-1], 0, ""
             while waiting or out:
                 while waiting and out < _AT_ONCE:

@@ -53,6 +53,13 @@ def test_every_block_is_run_kept_compared_or_excused() -> None:
         assert not hidden, f"{page.name}: a command hides in an indented block"
 
 
+def test_the_examples_of_own_parts_are_short() -> None:
+    page = (ROOT / "docs" / "your_own_parts.md").read_text("utf-8")
+    sizes = [sum(map(bool, block.text.split("\n"))) for block in blocks(page) if block.language == "python"]
+    assert len(sizes) == 5
+    assert max(sizes) <= 20
+
+
 def test_links_lead_somewhere() -> None:
     for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):

@@ -6,7 +6,7 @@ has the product of the row's weights. Rejected tokens leave the denominator: the
 whole batch. Left out: rejection by other measures than the weight itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -66,7 +66,8 @@ class Masked:
         return np.where((weight_S >= self.lowest_weight) & (weight_S <= self.highest_weight), weight_S, 0.0)
 
 
-Correction = Truncated | Masked
+Correction = Callable[[NDArray[np.float64], NDArray[np.int_]], NDArray[np.float64]]
+"""Function from the log ratios of an episode's tokens, and the index of their token row, to their factors."""
 CORRECTIONS = {"none": type(None), "truncated": Truncated, "masked": Masked}
 
 
