@@ -83,8 +83,8 @@ def _chosen_part(table: Mapping[str, Any], part: Any, name: Any, kind: str, load
     if name is None and part is not None:
         return part
     # A part of your own that is loaded already is not searched for: what names it here may be a file.
-    own = isinstance(name, str) and ":" in name and not isinstance(part, UnloadedPart | None)
-    return part if own and part_name(table, part, kind) == name else find_part(table, name, kind, load)
+    is_own = isinstance(name, str) and ":" in name and not isinstance(part, UnloadedPart | None)
+    return part if is_own and part_name(table, part, kind) == name else find_part(table, name, kind, load)
 
 
 def _with_settings(part: Any, settings: Mapping[str, Any], name: str, load: Load) -> Any:

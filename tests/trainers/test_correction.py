@@ -43,7 +43,7 @@ def test_a_part_of_the_tokens_tells_as_much_as_all_and_what_is_kept_and_correcte
     batch = batch_of([families.an_episode(row), families.an_episode(reward=0.0)])
     old = np.array([-1, -1, -1, -1, -1 + math.log(9), -1 + math.log(3)], np.float32)
     found = corrected(Masked(0.5, 4.0), batch, BatchScores(old=(old, np.zeros(0, np.float32))))
-    assert found.kept == [5, 0]
+    assert found.token_counts == [5, 0]
     np.testing.assert_allclose(found.factors[0], [1, 1, 1, 1, 0, 3], rtol=1e-6)
     gap = {"correction/gap_mean": math.log(27) / 6, "correction/gap_max": math.log(9)}
     shares = {"correction/kept_share": 5 / 6, "correction/effective_share": 49 / 6 / 13}

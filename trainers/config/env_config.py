@@ -36,7 +36,7 @@ EnvId = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class EnvConfig:
-    """What is played."""
+    """The environment and its options."""
 
     env_id: EnvId
     """Environment to train in; or a mixture of several by weight, as in two-hop=3 calculator=1."""

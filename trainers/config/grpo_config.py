@@ -30,7 +30,7 @@ class PlayConfig:
     num_generations: Annotated[int, Field(ge=2)] = 16
     """Episodes of each task: one group."""
     temperature: Annotated[float, POSITIVE] = 1.0
-    """Of sampling, in play and in the loss."""
+    """Sampling temperature, in play and in the loss."""
     max_turn_tokens: Annotated[int, COUNT] = 4096
     """A turn that is cut here ends its episode."""
     max_episode_tokens: Annotated[int | None, Field(ge=2)] = None
@@ -62,7 +62,7 @@ class PlayConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What samples."""
+    """The engine that samples, and its servers."""
 
     kind: Literal["torch", "process", "vllm"] = "torch"
     """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
@@ -73,7 +73,7 @@ class EngineConfig:
     weights_folder: Annotated[str, SERVICE] = ""
     """Where weights pass as files, if the servers are on other machines: a folder that all of them see."""
     answer_seconds: Annotated[float, POSITIVE] = 600.0
-    """For one turn; pauses are not counted."""
+    """Seconds for one turn; pauses are not counted."""
     restart_seconds: Annotated[float, POSITIVE] = 300.0
     """Seconds to wait for a server when none is available, or for a heartbeat of the engine process."""
 
@@ -125,7 +125,7 @@ class BatchOptimizerConfig(OptimizerConfig):
 
 @dataclass(frozen=True, slots=True)
 class ScaleConfig:
-    """What makes a larger model fit into memory."""
+    """Settings that make a larger model fit into memory."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of weights and arithmetic. In bfloat16 the optimizer steps on float32 copies of the weights and on float32
@@ -157,7 +157,7 @@ class ScaleConfig:
 
 @dataclass(frozen=True, slots=True)
 class SaveConfig:
-    """What is kept on disk."""
+    """Files that are kept on disk."""
 
     checkpoint_every: Annotated[int | None, COUNT] = None
     """Steps between checkpoints, an epoch of imitation where none is given; there is always one at the end and at an
@@ -171,7 +171,7 @@ class SaveConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlaySaveConfig(SaveConfig):
-    """What is kept on disk of a run that plays."""
+    """Files that are kept on disk of a run that plays."""
 
     checkpoint_every: Annotated[int | None, COUNT] = 10
     """Steps between checkpoints; there is always one at the end and at an interrupt."""
@@ -248,7 +248,7 @@ class GRPOConfig:
     eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
     """Held-out tasks, played before and after; 0 measures nothing."""
     track: Annotated[TrackerNames, SERVICE] = ()
-    """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
+    """Trackers that get the figures beside the run's folder: wandb, trackio, tensorboard."""
     collapse: Literal["warn", "stop", "off"] = "warn"
     """What follows where the policy collapses, told by entropy, log-prob gap, repetition and tool calls: a note, or an
     end with a checkpoint."""

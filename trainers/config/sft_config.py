@@ -42,13 +42,13 @@ class SFTConfig:
     batch_rows: Annotated[int, COUNT] = 32
     """Rows an optimizer step: an episode is one, or more where the chat template rewrites history."""
     max_row_tokens: Annotated[int, Field(ge=2)] = 32_768
-    """What is longer is cut off at the end."""
+    """Longest row in tokens; a longer one is cut off at the end."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """Decides the order, and the tiny agent's initial weights."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
     track: Annotated[TrackerNames, SERVICE] = ()
-    """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
+    """Trackers that get the figures beside the run's folder: wandb, trackio, tensorboard."""
     optimizer: OptimizerConfig = _OPTIMIZER
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: SaveConfig = field(default_factory=SaveConfig)

@@ -98,15 +98,15 @@ def require_rewards(batch: Batch, max_broken_share: float) -> None:
         )
 
 
-def audit_weights(shares: Sequence[float], kept: Sequence[int], aggregation: Aggregation) -> None:
+def audit_weights(shares: Sequence[float], token_counts: Sequence[int], aggregation: Aggregation) -> None:
     """Raise `TrainingHalted` if a weight is not a finite number, or if the weights of the trained tokens of a
     mini-batch do not sum to 1 where the aggregation promises it.
     """
-    total = float(np.dot(shares, kept))
+    total = float(np.dot(shares, token_counts))
     if not np.isfinite(total):
         require([AuditFinding("token weights", "a mini-batch", f"the weights of its tokens sum to {total}")])
-    if any(kept) and aggregation in ("token", "sample") and abs(total - 1) > _ROUNDING:
-        details = f"the {sum(kept)} tokens that are learned from weigh {total:.6g} together; expected 1"
+    if any(token_counts) and aggregation in ("token", "sample") and abs(total - 1) > _ROUNDING:
+        details = f"the {sum(token_counts)} tokens that are learned from weigh {total:.6g} together; expected 1"
         require([AuditFinding("token weights", "a mini-batch", details)])
 
 

@@ -120,15 +120,15 @@ def planned_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     plan: AttentionPlan | None = None,
-    **asked: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention with the signature of transformers, over a layout if there is a plan."""
     if plan is None:
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **asked
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
-    unserved = [name for name in UNSERVED if asked.get(name) is not None] + ["dropout"] * bool(dropout)
-    if unserved or query.shape[-1] != value.shape[-1] or asked.get("is_causal") is False:
+    unserved = [name for name in UNSERVED if options.get(name) is not None] + ["dropout"] * bool(dropout)
+    if unserved or query.shape[-1] != value.shape[-1] or options.get("is_causal") is False:
         reason = ", ".join(unserved) or "values of another width than keys, or attention that is not causal"
         raise UsageError(f"attention over rows that share beginnings cannot have {reason}; pad the rows instead")
     assert query.shape[0] == 1 and query.shape[2] == key.shape[2] == plan.layout.size, "a plan is for its own tokens"
@@ -251,9 +251,9 @@ def _flash_backward(
     return tuple(each.transpose(0, 1)[None] for each in gradients)
 
 
-def _flat(*given: Tensor) -> list[Tensor]:
+def _flat(*tensors: Tensor) -> list[Tensor]:
     """Return each tensor as [tokens, heads, width], the layout for sequences of several lengths."""
-    return [each[0].transpose(0, 1).contiguous() for each in given]
+    return [each[0].transpose(0, 1).contiguous() for each in tensors]
 
 
 def _efficient_forward(

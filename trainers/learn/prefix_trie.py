@@ -92,15 +92,15 @@ def lay_out(lengths: Sequence[int], commons: Sequence[int]) -> Layout:
     return Layout(tuple(segments), tuple(map(tuple, paths)))
 
 
-def parts(lengths: Sequence[int], commons: Sequence[int], most: int) -> list[range]:
-    """Split sorted rows into parts of at most `most` tokens, each shared one counted once. A longer row is a part of
-    its own.
+def parts(lengths: Sequence[int], commons: Sequence[int], max_tokens: int) -> list[range]:
+    """Split sorted rows into parts of at most `max_tokens` tokens, each shared one counted once. A longer row is alone
+    in its part.
 
     Rows with a common prefix stay together if they fit into one part.
     """
 
     def fits(first: int, last: int) -> bool:
-        return lay_out(lengths[first:last], [0, *commons[first + 1 : last]]).size <= most
+        return lay_out(lengths[first:last], [0, *commons[first + 1 : last]]).size <= max_tokens
 
     ranges: list[range] = []
     pending = [(0, len(lengths))]
@@ -123,7 +123,7 @@ def _alike(commons: Sequence[int], first: int, last: int, place: int, depth: int
     return [(a, b, place, depth) for a, b in zip([first, *cuts], [*cuts, last], strict=True)][::-1]
 
 
-def _common(one: NDArray[Any], other: NDArray[Any]) -> int:
-    size = min(len(one), len(other))
-    differing = np.flatnonzero(one[:size] != other[:size])
+def _common(first: NDArray[Any], other: NDArray[Any]) -> int:
+    size = min(len(first), len(other))
+    differing = np.flatnonzero(first[:size] != other[:size])
     return int(differing[0]) if len(differing) else size

@@ -48,12 +48,12 @@ def update(
     longest = config.recipe.max_completion_length
     parts = batch.mini_batches(config.optimizer.num_mini_batches)
     for number, part in enumerate(parts * config.optimizer.num_iterations):
-        weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation, longest)
-        audit_weights(weights, [correction.kept[i] for i in part], config.recipe.aggregation)
+        weights = token_weights([correction.token_counts[i] for i in part], config.recipe.aggregation, longest)
+        audit_weights(weights, [correction.token_counts[i] for i in part], config.recipe.aggregation)
         trained = [
             (i, share)
             for i, share in zip(part, weights, strict=True)
-            if correction.kept[i] and (values[i].any() or needs_all_samples)
+            if correction.token_counts[i] and (values[i].any() or needs_all_samples)
         ]
         if not trained:
             continue

@@ -77,7 +77,7 @@ class Corrected:
 
     factors: Sequence[float | NDArray[np.float64]]
     """One array per sample, over its sampled tokens; or the number 1 without a correction."""
-    kept: Sequence[int]
+    token_counts: Sequence[int]
     """Number of tokens of each sample that are not rejected."""
     figures: dict[str, float]
 
@@ -93,19 +93,19 @@ def corrected(correction: Correction | None, batch: Batch, scores: BatchScores) 
         row_S = np.repeat(np.arange(len(sampled)), [len(row) for row in sampled])
         gaps.append(old.astype(np.float64) - np.concatenate([np.zeros(0, np.float32), *sampled]))
         factors.append(correction(gaps[-1], row_S))
-    kept_counts, every_S, gap_S = (
+    token_counts, every_S, gap_S = (
         [int((factor > 0).sum()) for factor in factors],
         np.concatenate(factors),
         np.concatenate(gaps),
     )
     figures = {
-        "correction/kept_share": sum(kept_counts) / len(every_S),
+        "correction/kept_share": sum(token_counts) / len(every_S),
         # Effective sample size (Kish) as a share of all tokens.
         "correction/effective_share": float(every_S.sum() ** 2 / max(1e-300, len(every_S) * (every_S**2).sum())),
         "correction/gap_mean": float(np.abs(gap_S).mean()),
         "correction/gap_max": float(np.abs(gap_S).max()),
     }
-    return Corrected(factors, kept_counts, figures)
+    return Corrected(factors, token_counts, figures)
 
 
 def _weights(log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_], level: str) -> NDArray[np.float64]:

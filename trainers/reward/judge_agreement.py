@@ -75,7 +75,7 @@ class LabelledEpisode:
         return "high score, failed" if self.score >= HIGH else None
 
 
-def judged(record: Record, place: str = "") -> LabelledEpisode | None:
+def labelled_episode(record: Record, place: str = "") -> LabelledEpisode | None:
     """Return the score and the outcome of an episode; None if it lacks either."""
     score = next((lesson.remarks["score"] for lesson in record.lessons if "score" in lesson.remarks), None)
     reward = record.episode.reward
@@ -86,9 +86,9 @@ def judged(record: Record, place: str = "") -> LabelledEpisode | None:
     return LabelledEpisode(float(score), outcome, question, place)
 
 
-def disagreements(found: Iterable[LabelledEpisode]) -> list[LabelledEpisode]:
+def disagreements(episodes: Iterable[LabelledEpisode]) -> list[LabelledEpisode]:
     """Return failed episodes with a high score and solved ones with a low score; the largest contradiction first."""
     return sorted(
-        (one for one in found if one.contradiction),
-        key=lambda one: one.score if one.solved else 1 - one.score,
+        (episode for episode in episodes if episode.contradiction),
+        key=lambda episode: episode.score if episode.solved else 1 - episode.score,
     )

@@ -84,28 +84,28 @@ def read_config(folder: Path, modules: Collection[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: {error} (was it edited?)") from error
 
 
-def trusted(folder: Path, saved: RunConfig, asked: RunConfig, named: Collection[str] = ()) -> RunConfig:
+def trusted(folder: Path, saved: RunConfig, requested: RunConfig, named_options: Collection[str] = ()) -> RunConfig:
     """Return the requested config. Raise `UsageError` unless the command line repeats every service of the saved one.
 
-    `named` holds the options of that command line without their dashes. Environment options that it does not name are
-    taken from the saved config.
+    `named_options` holds the options of that command line without their dashes. Environment options that it does not
+    name are taken from the saved config.
     """
     pairs: dict[str, str] = {}
-    if isinstance(saved, GRPOConfig) and isinstance(asked, GRPOConfig):
+    if isinstance(saved, GRPOConfig) and isinstance(requested, GRPOConfig):
         require_loaded(saved.env.env_id, str(folder / "config.json"))
-        require_loaded_parts(asked.recipe, str(folder / "config.json"))
-        new_options = asked.env.options if _ENV_FLAGS & set(named) else {}
+        require_loaded_parts(requested.recipe, str(folder / "config.json"))
+        new_options = requested.env.options if _ENV_FLAGS & set(named_options) else {}
         pairs = {key: pair for key, pair in _service_pairs(saved.env).items() if key not in new_options}
         options = {key: new_options.get(key, value) for key, value in saved.env.options.items()} | new_options
-        texts = {text.partition("=")[0]: text for text in asked.env.env_options}
+        texts = {text.partition("=")[0]: text for text in requested.env.env_options}
         # An equal value keeps its spelling, because runs are compared by it.
         texts |= {
             text.partition("=")[0]: text
             for text in saved.env.env_options
             if options[text.partition("=")[0]] == saved.env.options[text.partition("=")[0]]
         }
-        asked = replace(asked, env=replace(asked.env, env_options=tuple(texts[key] for key in options)))
-    missing_settings = [words for name, words in _service_settings(saved) if name not in named]
+        requested = replace(requested, env=replace(requested.env, env_options=tuple(texts[key] for key in options)))
+    missing_settings = [words for name, words in _service_settings(saved) if name not in named_options]
     if words := [word for part in missing_settings for word in part] + ["--env-options", *pairs.values()] * bool(pairs):
         quoted = shlex.join(words)
         raise UsageError(
@@ -113,7 +113,7 @@ def trusted(folder: Path, saved: RunConfig, asked: RunConfig, named: Collection[
             f"{quoted if quoted.isprintable() else repr(quoted)}; if you trust it, add these words to the command (in "
             "Python, pass the config)"
         )
-    return asked
+    return requested
 
 
 def repeated(config: RunConfig) -> list[str]:
@@ -184,18 +184,18 @@ def trained_format(model: str) -> str | None:
     return None
 
 
-def refused(saved: RunConfig, asked: RunConfig) -> str:
+def refused(saved: RunConfig, requested: RunConfig) -> str:
     """Return the settings that differ from a saved config and must not, with both values; "" if there are none."""
-    saved_values, new_values = flat(plain(saved)), flat(plain(asked))
+    saved_values, new_values = flat(plain(saved)), flat(plain(requested))
     changed_keys = [
         key
         for key in {**saved_values, **new_values}
         if saved_values.get(key) != new_values.get(key) and key not in (*FREE, *ROUNDING)
     ]
-    length = asked.LENGTH
+    length = requested.LENGTH
     if (
         length in changed_keys
-        and asked.optimizer.lr_schedule == "constant"
+        and requested.optimizer.lr_schedule == "constant"
         and saved_values[length] < new_values[length]
     ):
         changed_keys.remove(length)
@@ -203,37 +203,41 @@ def refused(saved: RunConfig, asked: RunConfig) -> str:
     return text + (f"; {length} may grow, and only where lr_schedule is 'constant'" if length in changed_keys else "")
 
 
-def settled(saved: RunConfig, asked: RunConfig) -> RunConfig:
+def settled(saved: RunConfig, requested: RunConfig) -> RunConfig:
     """Return the requested config, with its open settings as they were fixed when the run began: the call format, and
     the settings that make a model fit. The caller does not have to repeat them.
     """
-    if isinstance(saved, SFTConfig) and isinstance(asked, SFTConfig):
-        return replace(asked, format=asked.format or saved.format, scale=_filled(asked.scale, saved.scale))
-    if not isinstance(saved, GRPOConfig) or not isinstance(asked, GRPOConfig):
-        return asked
-    asked = replace(asked, scale=_filled(asked.scale, saved.scale), play=_filled(asked.play, saved.play))
-    options = asked.env.options
+    if isinstance(saved, SFTConfig) and isinstance(requested, SFTConfig):
+        return replace(requested, format=requested.format or saved.format, scale=_filled(requested.scale, saved.scale))
+    if not isinstance(saved, GRPOConfig) or not isinstance(requested, GRPOConfig):
+        return requested
+    requested = replace(
+        requested, scale=_filled(requested.scale, saved.scale), play=_filled(requested.play, saved.play)
+    )
+    options = requested.env.options
     keys = {text: text.partition("=")[0] for text in saved.env.env_options}
     saved_formats = [text for text, key in keys.items() if key.rpartition(".")[2] == FORMAT and key not in options]
-    return replace(asked, env=replace(asked.env, env_options=(*asked.env.env_options, *saved_formats)))
+    return replace(requested, env=replace(requested.env, env_options=(*requested.env.env_options, *saved_formats)))
 
 
-def _filled(asked: Section, saved: Section) -> Section:
+def _filled(requested: Section, saved: Section) -> Section:
     """Return the section with its open settings replaced by the saved ones."""
     open_names = [
-        field.name for field in fields(asked) if getattr(asked, field.name) in (None, "auto") and field.name in _OPEN
+        field.name
+        for field in fields(requested)
+        if getattr(requested, field.name) in (None, "auto") and field.name in _OPEN
     ]
-    return replace(asked, **{name: getattr(saved, name) for name in open_names})
+    return replace(requested, **{name: getattr(saved, name) for name in open_names})
 
 
-def agreed(saved: RunConfig, asked: RunConfig, folder: Path) -> list[str]:
+def agreed(saved: RunConfig, requested: RunConfig, folder: Path) -> list[str]:
     """Raise `ConfigError` if a resumed run would become a different run. Return notes for the user."""
-    if text := refused(saved, asked):
+    if text := refused(saved, requested):
         raise ConfigError(
             f"the run in {folder} began with other options: {text}; leave them out to go on with it, or begin a new "
             "run with --run"
         )
-    saved_values, new_values = flat(plain(saved)), flat(plain(asked))
+    saved_values, new_values = flat(plain(saved)), flat(plain(requested))
     rounding = [name for name in ROUNDING if saved_values.get(name) != new_values.get(name)]
     if not rounding:
         return []

@@ -73,15 +73,15 @@ class InOrder:
         draw: TaskDraw,
         groups: Groups,
         keeps: Keeps = lambda _: True,
-        most: int = 1,
+        rounds: int = 1,
         give_up: int | None = None,
         compared: Compared = "success",
     ) -> None:
-        """Play at most `most` times `num_prompts` groups for a batch. After `give_up` members with the same outcome,
+        """Play at most `rounds` times `num_prompts` groups for a batch. After `give_up` members with the same outcome,
         the rest of a group is not played.
         """
         self.draw, self.groups, self.keeps = draw, groups, keeps
-        self.most, self.give_up, self.compared = most * groups.num_prompts, give_up, compared
+        self.max_groups, self.give_up, self.compared = rounds * groups.num_prompts, give_up, compared
         self.load({"first": 0})
 
     def next(self, ahead: int = 0) -> Start | None:
@@ -113,10 +113,10 @@ class InOrder:
         return number >= self._first and number not in self._given_up
 
     def batch(self) -> Batch | None:
-        """Return the kept groups once enough have ended, or those among the first `most` groups; None before that."""
+        """Return the kept groups once enough have ended, or those of the first `max_groups`; None before that."""
         kept_groups: list[int] = []
         number = self._first
-        while len(kept_groups) < self.groups.num_prompts and number - self._first < self.most:
+        while len(kept_groups) < self.groups.num_prompts and number - self._first < self.max_groups:
             if number not in self._kept:
                 return None
             kept_groups += [number] if self._kept[number] else []
@@ -154,7 +154,7 @@ class InOrder:
         """Return whether to start a group: while the groups that may be kept do not fill the batches to play."""
         dropped = sum(not kept for kept in self._kept.values())
         started, batches = self._begun - self._first, ahead + 1
-        return started - dropped < batches * self.groups.num_prompts and started < batches * self.most
+        return started - dropped < batches * self.groups.num_prompts and started < batches * self.max_groups
 
     def _starts(self, group: int) -> Iterator[Start]:
         """Yield the starts of a group; in a game one for each seat. Only episodes of the same seat are compared."""
@@ -182,7 +182,7 @@ class InOrder:
 
     def _figures(self, end: int, kept: int) -> dict[str, float]:
         """Return the metrics of a batch: groups played, kept and given up; empty if no group can be dropped."""
-        if self.most == self.groups.num_prompts:
+        if self.max_groups == self.groups.num_prompts:
             return {}
         given_up = sum(number in self._given_up for number in range(self._first, end))
         return {"sampler/groups": end - self._first, "sampler/kept": kept, "sampler/given_up": given_up}

@@ -24,7 +24,7 @@ from palaestra.trainers.evaluation.metrics import (
     mode_metrics,
 )
 from palaestra.trainers.evaluation.statistics import estimate
-from palaestra.trainers.reward.judge_agreement import LabelledEpisode, judged
+from palaestra.trainers.reward.judge_agreement import LabelledEpisode, labelled_episode
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.validation import flat, plain
 from palaestra.trainers.view.pages.eval_results import measurements
@@ -115,7 +115,7 @@ def _of_run(path: Path, say: Callable[[str], object]) -> AnalysisSource:
     )
     episode_files = sorted((path / "episodes").glob("step-*.jsonl"))
     for place, record in RecordReader(episode_files, say) if episode_files else ():
-        source.judged += filter(None, [judged(record, place)])
+        source.judged += filter(None, [labelled_episode(record, place)])
         step = next((lesson.step for lesson in record.lessons), None)
         if step is not None and record.episode.reward is not None:  # Episodes without a lesson were not trained on.
             source.facts.setdefault(step, []).append(facts_of(record.episode, step))
@@ -138,7 +138,7 @@ def _of_file(path: Path, say: Callable[[str], object]) -> list[AnalysisSource]:
         source = source_by_agent.setdefault(
             who, AnalysisSource(path.stem, path, {"agent": record.agent, "env_id": record.env_id})
         )
-        source.judged += filter(None, [judged(record, place)])
+        source.judged += filter(None, [labelled_episode(record, place)])
         if record.episode.reward is None:
             source.broken += 1
         else:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Call, Episode, Message, Status, TokenRow
 from palaestra.record import Record
-from palaestra.trainers.reward.judge_agreement import judged
+from palaestra.trainers.reward.judge_agreement import labelled_episode
 
 _SHORT = 240
 """Largest number of characters of a text in a list."""
@@ -29,7 +29,7 @@ Pairs = list[list[Any]]
 def entry(record: Record) -> dict[str, Any]:
     """Return the data that the lists show, sort and filter by."""
     episode, lesson = record.episode, next(iter(record.lessons), None)
-    attempt, verdict = episode.attempt, judged(record)
+    attempt, verdict = episode.attempt, labelled_episode(record)
     statuses = [str(call.status) for call in attempt.calls]
     return {
         "step": None if lesson is None else lesson.step,
