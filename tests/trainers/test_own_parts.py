@@ -104,7 +104,7 @@ def test_what_a_file_names_is_not_imported_until_the_user_allows_its_module(own,
     del sys.modules["own_module"]
     read = read_config(tmp_path / "run")
     assert isinstance(read.recipe.advantage, UnloadedPart) and "own_module" not in sys.modules
-    assert plain(read) == plain(config)
+    assert plain(read.recipe) == plain(config.recipe)
     with pytest.raises(UsageError, match="add --allow-code own_module"):
         Run.reopened(tmp_path / "run")
     allowed = read_config(tmp_path / "run", ["own_module"])

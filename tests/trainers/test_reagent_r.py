@@ -200,7 +200,7 @@ def test_figures_compare_scores_with_outcomes_and_disagreements_are_listed():
     assert found["judge/correlation"] == pytest.approx(np.corrcoef([0.9, 0.1, 0.2, 0.95], [1, 0, 1, 0])[0, 1])
     assert found["judge/without_critique"] == 4 and found["judge/dropped"] == 1
     records = [Record("x", one.episode, lessons=(Lesson(1, {}, 0.0, remarks=one.remarks),)) for one in played]
-    verdicts = [one for one in map(judged, records) if one]
+    verdicts = [one for one in map(labelled_episode, records) if one]
     assert [(one.contradiction, one.score) for one in disagreements(verdicts)] == [
         ("high score, failed", 0.95),
         ("low score, solved", 0.2),
