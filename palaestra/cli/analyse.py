@@ -57,7 +57,7 @@ _NARROWEST, _ABSENT = 13, "-"
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class AnalyseOptions(Reported):
     """Show runs, folders of runs and files of episodes in figures, side by side: success, entropy, clipping, use of
     tools, lengths. Runs that differ in their seed alone are one column, with 95 % intervals over seeds.
     """
@@ -74,7 +74,7 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print the tables and draw the plot."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra analyse")
+    options = tyro.cli(AnalyseOptions, args=list(arguments), prog="palaestra analyse")
     if not options.paths:
         raise UsageError("name runs' folders, or files of episodes: palaestra analyse RUN")
     from palaestra.trainers.view import analyse

@@ -24,7 +24,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class AuditOptions(Reported):
     """Check the records of a run of GRPO: masks, turns, groups, advantages, versions, rewards, figures."""
 
     run: Annotated[Path, tyro.conf.Positional]
@@ -35,12 +35,12 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print a row a check; 1 when something is wrong, or a line is no record."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra audit")
+    options = tyro.cli(AuditOptions, args=list(arguments), prog="palaestra audit")
     with reporting(options.json) as figures:
         return _audit(options, figures)
 
 
-def _audit(options: Options, figures: dict[str, Any]) -> int:
+def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
     from palaestra.trainers.audit.audit_findings import CAUSES
     from palaestra.trainers.run.offline_audit import audit_run
 

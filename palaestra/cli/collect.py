@@ -26,7 +26,7 @@ _COLUMNS = ("played", "BROKEN", "wrong", "duplicates", "beyond top k", "kept")
 
 
 @dataclass(frozen=True)
-class Options(RolloutOptions):
+class CollectOptions(RolloutOptions):
     """Let a teacher play, and keep its best episodes.
 
     Every episode is written to FILE.played.jsonl as it ends. The same command again plays only what is missing there,
@@ -54,14 +54,14 @@ class Options(RolloutOptions):
 
 def run(arguments: Sequence[str]) -> int:
     """Play what is missing, choose, say what became of each episode; 1 where nothing was kept."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra collect")
+    options = tyro.cli(CollectOptions, args=list(arguments), prog="palaestra collect")
     score = _score(options.score or "reward")
     stitching = Stitching(options.stitch, resolve(options.env_id)) if options.stitch is not None else None
     fits = stitching.fits if stitching is not None else lambda record: True
     return run_rollouts(options, "collect", lambda rollouts: _chosen(options, score, fits, rollouts), stitching)
 
 
-def _chosen(options: Options, score: Score, fits: Callable[[Record], bool], rollouts: PlayedRollouts) -> int:
+def _chosen(options: CollectOptions, score: Score, fits: Callable[[Record], bool], rollouts: PlayedRollouts) -> int:
     records, console = rollouts.records(), rollouts.console
     chosen = select(records, least_success=options.least_success, top_k=options.top_k, score=score, fits=fits)
     _show(chosen, rollouts.env_id, console)

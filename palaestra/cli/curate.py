@@ -23,7 +23,7 @@ from palaestra.trainers.data.curation import OUTCOMES, curate, histogram, shares
 
 
 @dataclass(frozen=True)
-class Options(RolloutOptions):
+class CurateOptions(RolloutOptions):
     """Let a model play each task several times, and keep the tasks that it solves now and then.
 
     The same command again plays only what is missing in FILE.played.jsonl. For a newer policy name another --out.
@@ -57,12 +57,12 @@ class Options(RolloutOptions):
 
 def run(arguments: Sequence[str]) -> int:
     """Play what is missing, rate, keep; 1 where no task is solved now and then."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra curate")
+    options = tyro.cli(CurateOptions, args=list(arguments), prog="palaestra curate")
     target = options.histogram(resolve(options.env_id))
     return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))
 
 
-def _kept(options: Options, target: Mapping[str, float] | None, rollouts: PlayedRollouts) -> int:
+def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: PlayedRollouts) -> int:
     tokens: list[int] = []
 
     def episodes() -> Iterator[Episode]:

@@ -40,7 +40,7 @@ MARGIN = 10
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class DataOptions(Reported):
     """Look at a file of tasks, or find the rows that are wrong.
 
     Read are .jsonl, .json (a list), .csv and .parquet files with the columns prompt and answer, or those of TRL, verl
@@ -57,12 +57,12 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Show the file; 1 when rows are wrong or the environment misses something."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra data")
+    options = tyro.cli(DataOptions, args=list(arguments), prog="palaestra data")
     with reporting(options.json) as figures:
         return _look(options, figures)
 
 
-def _look(options: Options, figures: dict[str, Any]) -> int:
+def _look(options: DataOptions, figures: dict[str, Any]) -> int:
     try:
         if options.env is None:
             _show(read_tasks(options.file), figures)

@@ -74,7 +74,7 @@ CHECKS: tuple[tuple[str, Look, float, bool], ...] = (
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class DoctorOptions(Reported):
     """Say what is installed and what works here; with a model, whether it can be trained.
 
     With any options of `palaestra train` behind the model, also what memory that run needs, and whether it fits.
@@ -88,13 +88,15 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when the basic path, or training this model, does not work."""
-    options, remaining = tyro.cli(Options, args=list(arguments), prog="palaestra doctor", return_unknown_args=True)
+    options, remaining = tyro.cli(
+        DoctorOptions, args=list(arguments), prog="palaestra doctor", return_unknown_args=True
+    )
     config = described_run(options, remaining)
     with reporting(options.json) as figures:
         return _examine(options, config, figures)
 
 
-def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any]) -> int:
+def _examine(options: DoctorOptions, config: GRPOConfig | None, figures: dict[str, Any]) -> int:
     if options.model is None:
         good, bad = "the basic path works: palaestra demo, palaestra train", "the basic path does not work"
         findings_by_check = [probe(about, look, seconds, vital=vital) for about, look, seconds, vital in CHECKS]
@@ -117,7 +119,7 @@ def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any
     return 1 if fatal else 0
 
 
-def described_run(options: Options, arguments: Sequence[str]) -> GRPOConfig | None:
+def described_run(options: DoctorOptions, arguments: Sequence[str]) -> GRPOConfig | None:
     """The run whose memory is asked for, as `palaestra train` would understand it; None where none is."""
     if options.model is None and (arguments or options.gpu):
         raise UsageError(f"{[*arguments, '--gpu'][0]!r} describes a run: name its model first, palaestra doctor MODEL")

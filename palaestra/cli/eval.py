@@ -39,7 +39,7 @@ SAMPLED, GREEDY = "sampled", "greedy"
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class EvalOptions(Reported):
     """Measure an agent on held-out tasks, or two agents against each other."""
 
     env_id: EnvId
@@ -131,12 +131,12 @@ class Measured:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the figures; 1 where no episode could be scored."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra eval")
+    options = tyro.cli(EvalOptions, args=list(arguments), prog="palaestra eval")
     with reporting(options.json) as figures:
         return _evaluate(options, figures)
 
 
-def _evaluate(options: Options, figures: dict[str, Any]) -> int:
+def _evaluate(options: EvalOptions, figures: dict[str, Any]) -> int:
     env_id, console = resolve_all(options.env_id), Console()
     from palaestra.agents import TokenLimits
 
@@ -175,7 +175,7 @@ def _evaluate(options: Options, figures: dict[str, Any]) -> int:
 
 
 @contextmanager
-def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
+def open_agent(name: str, options: EvalOptions, env_id: str) -> "Iterator[Agent]":
     """Open the agent of that name, and close it at the end."""
     chosen = options.agent
     if name != chosen.model:
@@ -187,7 +187,7 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
 
 
 @contextmanager
-def open_critic(options: Options, env_id: str) -> "Iterator[Scoring]":
+def open_critic(options: EvalOptions, env_id: str) -> "Iterator[Scoring]":
     """Open the client of the critic, and close it at the end. Raise a UsageError if the critic is not reachable."""
     from palaestra.trainers.reward.reward_model import ReasoningReward, scoring
 
@@ -200,7 +200,7 @@ def open_critic(options: Options, env_id: str) -> "Iterator[Scoring]":
 
 
 def measure(
-    name: str, table: EvalArena, options: Options, limits: "TokenLimits", critic: "Scoring | None" = None
+    name: str, table: EvalArena, options: EvalOptions, limits: "TokenLimits", critic: "Scoring | None" = None
 ) -> Measured:
     """Let an agent play its tasks, with a progress display, and return its reports and episodes."""
     from palaestra.trainers.evaluation.evaluate import Report, by_seat, evaluate
@@ -315,7 +315,7 @@ def _per_task(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
 
 
 def _figures(
-    measured: Sequence[Measured], compared: Mapping[str, Any], options: Options, env_id: str
+    measured: Sequence[Measured], compared: Mapping[str, Any], options: EvalOptions, env_id: str
 ) -> dict[str, Any]:
     """Return the figures of the agent, of greedy play, of the other agent and of the comparison."""
     from palaestra.cli.results import comparison_figures

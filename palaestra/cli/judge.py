@@ -44,7 +44,7 @@ Label = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class JudgeOptions(Reported):
     """Label recorded episodes with verdicts."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -69,7 +69,7 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Write the labels; 1 where a teacher gave none for some episodes."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra judge")
+    options = tyro.cli(JudgeOptions, args=list(arguments), prog="palaestra judge")
     with reporting(options.json) as figures:
         found, counts = _labelled(options)
         _with_peers(found)
@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         return int(bool(counts["without a verdict"]))
 
 
-def _labelled(options: Options) -> tuple[list[Label], dict[str, int]]:
+def _labelled(options: JudgeOptions) -> tuple[list[Label], dict[str, int]]:
     """A label for each episode that has a reward, those that were there before among them."""
     shown: dict[str, tuple[Record, str]] = {}
     broken = same = 0
@@ -132,7 +132,7 @@ def _ruled(record: Record) -> Verdict:
     return by_rule(episode.attempt, episode.parts.get("success", 0.0) >= 1, bool(episode.tools))
 
 
-def _asked(options: Options, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
+def _asked(options: JudgeOptions, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
     """A teacher's verdicts; an episode for which it gave none is told, and is asked for the next time."""
     from palaestra.trainers.reward.reward_model import ReasoningReward, scoring
 

@@ -22,7 +22,7 @@ BESIDE = 52
 
 
 @dataclass(frozen=True)
-class Options:
+class ListOptions:
     """Show the registered environments."""
 
     env_id: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV-ID]", help_behavior_hint="")] = None
@@ -31,7 +31,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the ids, as a table where it fits, or what there is to know of one."""
-    options, console = tyro.cli(Options, args=list(arguments), prog="palaestra list"), Console()
+    options, console = tyro.cli(ListOptions, args=list(arguments), prog="palaestra list"), Console()
     if options.env_id is not None:
         _show_one(resolve(options.env_id).rpartition(":")[2], console)
         return 0

@@ -29,7 +29,7 @@ _OPENING = re.compile(r'\s*("""(?=\s*$)|`{3,}(?!.*`)|~{3,})')
 
 
 @dataclass(frozen=True)
-class Options:
+class PlayOptions:
     """Step an environment by hand, as its agent sees it; of a game every seat, or with --env-options seat=NAME one."""
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV-ID")]
@@ -68,7 +68,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Read turns and questions until the input ends; 1 when the episode broke, or the environment is at fault."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra play")
+    options = tyro.cli(PlayOptions, args=list(arguments), prog="palaestra play")
     env_id, console = resolve(options.env_id), Console(highlight=False)
     from palaestra.cli.agents import open_guard
     from palaestra.cli.desk import PlayConsole

@@ -30,7 +30,7 @@ _UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class PoolOptions(Reported):
     """Make one file of training tasks of several, and say how many rows of each source every rule has dropped.
 
     Read are files of tasks, as `palaestra data` reads them, and those of questions and problems in their makers' own
@@ -61,7 +61,7 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Write the pool; 1 where nothing is left."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra pool")
+    options = tyro.cli(PoolOptions, args=list(arguments), prog="palaestra pool")
     with reporting(options.json) as figures:
         rows, unreadable = _read(options.files)
         tests = [prompt for path in options.against for prompt in read_test_prompts(path)]

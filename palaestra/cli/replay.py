@@ -19,7 +19,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Options(AllowsCode):
+class ReplayOptions(AllowsCode):
     """Run recorded episodes again without their tools, and compare observations and rewards with the record.
 
     A game is run with all of its seats, which must be in one file.
@@ -34,12 +34,12 @@ class Options(AllowsCode):
 
 def run(arguments: Sequence[str]) -> int:
     """Print what differs; 1 when something does, when a seat of a game is missing, or when a line is no record."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra replay")
+    options = tyro.cli(ReplayOptions, args=list(arguments), prog="palaestra replay")
     with reporting(options.json) as figures:
         return _replay(options, figures)
 
 
-def _replay(options: Options, figures: dict[str, Any]) -> int:
+def _replay(options: ReplayOptions, figures: dict[str, Any]) -> int:
     from palaestra.envs.records.gathering import ReplayMachines
 
     console, counts = Console(), Counter[str]()

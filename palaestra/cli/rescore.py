@@ -28,7 +28,7 @@ _MEASURABLE = 20
 
 
 @dataclass(frozen=True)
-class Options(AllowsCode):
+class RescoreOptions(AllowsCode):
     """Compute another reward over recorded episodes."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -88,12 +88,12 @@ class _Tally:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the old rewards beside the new; 1 when a line is no record."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra rescore")
+    options = tyro.cli(RescoreOptions, args=list(arguments), prog="palaestra rescore")
     with reporting(options.json) as figures:
         return _rescore(options, figures)
 
 
-def _rescore(options: Options, figures: dict[str, Any]) -> int:
+def _rescore(options: RescoreOptions, figures: dict[str, Any]) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # A reward of one's own lies in the current folder.
     import_allowed(options.allow_code)

@@ -18,7 +18,7 @@ from palaestra.registry import check_options
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeMCPOptions:
     """Offer an environment to MCP clients: its tools, and `reset` and `submit`, with the reward at the end.
 
     By default it speaks on standard input and output, as clients start their servers.
@@ -52,7 +52,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until the input ends, or until interrupted."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve mcp")
+    options = tyro.cli(ServeMCPOptions, args=list(arguments), prog="palaestra serve mcp")
     env_id = resolve(options.env_id)
     from palaestra.envs.arena.served_mcp import over_http, over_pipes, served
     from palaestra.envs.sandboxes.remote.server import find_token

@@ -28,7 +28,7 @@ MOST_TOKENS = 32_768
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeRRMOptions:
     """Serve a judge for `--recipe.judge.url`: a trained one's folder, or any model that can follow its instructions."""
 
     model: Annotated[str, tyro.conf.Positional]
@@ -58,7 +58,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve rrm")
+    options = tyro.cli(ServeRRMOptions, args=list(arguments), prog="palaestra serve rrm")
     if options.engine == "vllm":
         from palaestra.cli.serve_vllm import run as serve_vllm
 

@@ -18,7 +18,7 @@ from palaestra.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeSandboxOptions:
     """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
 
     What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
@@ -68,7 +68,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted; every session ends with it."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve sandbox")
+    options = tyro.cli(ServeSandboxOptions, args=list(arguments), prog="palaestra serve sandbox")
     token = find_token(options.token_env, options.host)
     with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:
         for note in sandbox.capabilities().notes:

@@ -18,7 +18,7 @@ from palaestra.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeSearchOptions:
     """Serve an index over HTTP: POST /retrieve as Search-R1's retriever does, for `search=http://...` elsewhere."""
 
     path: Annotated[Path, tyro.conf.Positional]
@@ -39,7 +39,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve search")
+    options = tyro.cli(ServeSearchOptions, args=list(arguments), prog="palaestra serve search")
     token = find_token(options.token_env, options.host, TOKEN_ENV)
     index = INDEXES.remembered({"backend": options.engine, "path": str(options.path)})
     index.check()

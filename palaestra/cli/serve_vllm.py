@@ -27,7 +27,7 @@ _EARLY = 60.0
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeVLLMOptions:
     """Start vLLM servers that a run can sample from and give weights to, and watch over them.
 
     They listen on this machine alone unless told otherwise, and whoever reaches them may change their weights.
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here
     from palaestra.agents.engines.vllm.launch import Launch, Server
 
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve vllm")
+    options = tyro.cli(ServeVLLMOptions, args=list(arguments), prog="palaestra serve vllm")
     kind = kind_here() if options.device == "auto" else options.device
     _check_model(options.model, kind)
     python = options.python

@@ -19,7 +19,7 @@ _MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class ViewOptions(Reported):
     """Look at a run: curves, groups, episodes turn by turn, tokens; or compare several runs. One HTML file that needs
     no network.
     """
@@ -74,7 +74,7 @@ def chosen_numbers(text: str, what: str = "steps") -> frozenset[int] | None:
 
 def run(arguments: Sequence[str]) -> int:
     """Write the page, or serve it until interrupted."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra view")
+    options = tyro.cli(ViewOptions, args=list(arguments), prog="palaestra view")
     if not options.paths:
         raise UsageError("name a run's folder, or one or more episode files: palaestra view RUN")
     steps = chosen_numbers(options.steps)
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
+def _write(options: ViewOptions, steps: frozenset[int] | None) -> dict[str, Any]:
     from palaestra.trainers.view.pages.compare_runs import RunComparison
     from palaestra.trainers.view.pages.load_episodes import Collection
     from palaestra.trainers.view.pages.page import write
@@ -108,7 +108,7 @@ def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
     return asdict(written)
 
 
-def _serve(options: Options, steps: frozenset[int] | None, console: Console) -> int:
+def _serve(options: ViewOptions, steps: frozenset[int] | None, console: Console) -> int:
     from palaestra.trainers.view.pages.viewer_server import ViewerServer
 
     viewer = ViewerServer(options.paths, steps, options.port)
