@@ -11,7 +11,7 @@ from rich.console import Console
 
 from palaestra.cli.display import show_line, table
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.output import Reported, run_reported
 from palaestra.errors import PalaestraError
 from palaestra.record import Record
 from palaestra.registry import is_game, require_loaded
@@ -35,9 +35,7 @@ class AuditOptions(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print a row a check; 1 when something is wrong, or a line is no record."""
-    options = tyro.cli(AuditOptions, args=list(arguments), prog="palaestra audit")
-    with reporting(options.json) as figures:
-        return _audit(options, figures)
+    return run_reported(AuditOptions, "audit", arguments, _audit)
 
 
 def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from palaestra.cli.display import show_line
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.output import Reported, run_reported
 from palaestra.errors import MissingExtra, UsageError
 from palaestra.plain import from_pairs
 from palaestra.registry import games, registered
@@ -36,9 +36,7 @@ class CheckOptions(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when something failed."""
-    options = tyro.cli(CheckOptions, args=list(arguments), prog="palaestra check")
-    with reporting(options.json) as figures:
-        return _check(options, figures)
+    return run_reported(CheckOptions, "check", arguments, _check)
 
 
 def _check(options: CheckOptions, figures: dict[str, Any]) -> int:

@@ -14,7 +14,7 @@ import tyro
 
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.ids import resolve
-from palaestra.cli.rollouts import PlayedRollouts, RolloutOptions, run_rollouts
+from palaestra.cli.rollouts import RolloutOptions, Rollouts, run_rollouts
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
@@ -22,7 +22,7 @@ from palaestra.trainers.data.curated import Curated
 from palaestra.trainers.data.curation import OUTCOMES, curate, histogram, shares
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CurateOptions(RolloutOptions):
     """Let a model play each task several times, and keep the tasks that it solves now and then.
 
@@ -62,12 +62,12 @@ def run(arguments: Sequence[str]) -> int:
     return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))
 
 
-def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: PlayedRollouts) -> int:
+def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: Rollouts) -> int:
     tokens: list[int] = []
 
     def episodes() -> Iterator[Episode]:
         """Yield the episodes one by one, since a large set does not fit into memory."""
-        for record in rollouts.played.every(rollouts.starts):
+        for record in rollouts.file.every(rollouts.starts):
             tokens.append(record.episode.sampled_tokens)
             yield record.episode
 
@@ -75,7 +75,7 @@ def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: 
     curated = curate(episodes(), target=target, **rule)
     summary = {
         "model": options.agent.model,
-        "weights": rollouts.played.weights,
+        "weights": rollouts.file.weights,
         "options": dict(rollouts.environment),
         "temperature": options.temperature,
         **rule,

@@ -20,7 +20,7 @@ import tyro
 
 from palaestra import formats
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.output import Reported, run_reported
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.cheats import arguments
@@ -57,9 +57,7 @@ class DataOptions(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Show the file; 1 when rows are wrong or the environment misses something."""
-    options = tyro.cli(DataOptions, args=list(arguments), prog="palaestra data")
-    with reporting(options.json) as figures:
-        return _look(options, figures)
+    return run_reported(DataOptions, "data", arguments, _look)
 
 
 def _look(options: DataOptions, figures: dict[str, Any]) -> int:

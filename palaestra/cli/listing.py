@@ -38,9 +38,9 @@ def run(arguments: Sequence[str]) -> int:
     faults: dict[str, str] = {}
     rows = {env_id: _row(env_id, faults) for env_id in (*registered(), *games())}
     if console.width >= max(map(len, rows)) + BESIDE:
-        drawn = table("", rows, ("tools", "task"), justify="left")
-        drawn.columns[0].no_wrap = True  # An id in two pieces can be neither searched for nor copied.
-        console.print(drawn)
+        listing = table("", rows, ("tools", "task"), justify="left")
+        listing.columns[0].no_wrap = True  # An id in two pieces can be neither searched for nor copied.
+        console.print(listing)
     else:
         for env_id, row in rows.items():
             _show_row(env_id, row, console)
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show_one(env_id: str, console: Console) -> None:
-    """What it is, and each option with its default."""
+    """Print one environment, and each of its options with its default."""
     faults: dict[str, str] = {}
     _show_row(env_id, _row(env_id, faults), console)
     for text in faults.values():

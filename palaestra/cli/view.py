@@ -12,6 +12,7 @@ from rich.console import Console
 
 from palaestra.cli.display import note, show_line
 from palaestra.cli.output import Reported, reporting
+from palaestra.cli.shared_options import check_port
 from palaestra.errors import UsageError
 
 _LARGE = 150_000_000
@@ -33,7 +34,7 @@ class ViewOptions(Reported):
     serve: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Write no file; serve the page on this machine alone, and follow a run that is still going."""
     port: int = 0
-    """For --serve; 0 takes a free one."""
+    """Port for --serve; 0 takes a free one."""
     steps: str = ""
     """Only the episodes of these steps, such as 1,5,10-20; all by default."""
 
@@ -42,8 +43,7 @@ class ViewOptions(Reported):
             raise UsageError("--serve writes no file, so --out has no meaning with it; give one of the two")
         if self.port and not self.serve:
             raise UsageError("--port is where --serve listens; add --serve")
-        if not 0 <= self.port < 65_536:
-            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
+        check_port(self.port)
         chosen_numbers(self.steps)
         if self.serve and self.json is not None:
             raise UsageError("--serve runs until you stop it and writes no results; remove --json")

@@ -81,9 +81,8 @@ class ReasoningReward:
 
     def _served(self, url: str) -> EndpointConfig:
         # No retries here: the next server is asked at once.
-        return EndpointConfig(
-            url, self.served_as, self.key_env, self.verdict_seconds, patience=0.0, max_concurrent=self.at_once
-        )
+        limits: dict[str, Any] = {"timeout": self.verdict_seconds, "patience": 0.0, "max_concurrent": self.at_once}
+        return EndpointConfig(url, self.served_as, api_key_env=self.key_env, **limits)
 
 
 class ReasoningJudge:

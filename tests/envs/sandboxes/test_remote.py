@@ -206,7 +206,7 @@ def test_a_run_waits_no_longer_than_the_limits_of_its_session_and_of_the_fork(mo
 
 
 def test_the_command_serves_what_the_tools_and_graders_ask_for():
-    options = ServeSandboxOptions("sandbox")
+    options = ServeSandboxOptions(backend="sandbox")
     for asked in (Limits(), GRADING, CodeInterpreter.limits, Shell.limits):
         assert asked.within(options.limits()) == asked
         with joined(MemorySandbox(options.limits()), limits=asked) as sandbox:
