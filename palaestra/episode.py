@@ -120,7 +120,7 @@ class Start:
         at = _prompted(messages) if self.prefix else 0
         return (*messages[:at], *self.prefix, *messages[at:]) if at else tuple(messages)
 
-    def own(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+    def without_prefix(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return messages that an agent saw without the prefix: those of the attempt alone."""
         at = _prompted(messages) if self.prefix else 0
         return (*messages[:at], *messages[at + len(self.prefix) :]) if at else tuple(messages)

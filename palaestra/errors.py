@@ -35,14 +35,14 @@ class UsageError(PalaestraError, ValueError):
 class UnknownId(UsageError):
     """No environment is registered under the given id."""
 
-    def __init__(self, env_id: str, known: Iterable[str]) -> None:
-        known = sorted(known)
+    def __init__(self, env_id: str, known_ids: Iterable[str]) -> None:
+        known_ids = sorted(known_ids)
         # Compare the names alone: with "palaestra/" and "-v0" a typing error would hardly change the similarity.
-        names = {plain_name(known_id): known_id for known_id in known}
-        same = [known_id for known_id in known if plain_name(known_id) == plain_name(env_id)]
+        names = {plain_name(known_id): known_id for known_id in known_ids}
+        same = [known_id for known_id in known_ids if plain_name(known_id) == plain_name(env_id)]
         near = [names[name] for name in get_close_matches(plain_name(env_id), names, n=3, cutoff=0.75)]
-        close = same or near or get_close_matches(env_id, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known)}"
+        close = same or near or get_close_matches(env_id, known_ids, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known_ids)}"
         note = "(an id of your own exists once the module that registers it is imported"
         form = "" if ":" in env_id else f"; its name goes before the id: MODULE:{env_id}"
         super().__init__(f"no environment is registered as {env_id!r}; {hint} {note}{form})")
@@ -51,6 +51,18 @@ class UnknownId(UsageError):
 def plain_name(env_id: str) -> str:
     """Return the name alone, as the command line takes it: twohop for palaestra/TwoHop-v0."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]v\d+$", "", env_id.rpartition("/")[2]).lower())
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean 'NAME'?" with the known name that is closest; "" if none is close."""
+    close = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown_name(kind: str, name: str, names: Iterable[str]) -> str:
+    """Return the text of the error for an unknown name, with the closest of the known names, or else all of them."""
+    hint = did_you_mean(name, names) or f"; expected one of {', '.join(names)}"
+    return f"unknown {kind} {name!r}{hint}"
 
 
 class ConfigError(UsageError):

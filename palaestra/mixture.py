@@ -52,7 +52,7 @@ class Mixture:
             counts_by_name[name] = end - begin
         return counts_by_name
 
-    def own(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    def options_for(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of one environment: those for all, overridden by its own."""
         split_keys = {key: key.rpartition(".") for key in options}
         shared_options = {key: options[key] for key, (owner, _, _) in split_keys.items() if not owner}
@@ -68,7 +68,7 @@ class Mixture:
                 raise UsageError(f"option {key!r} names {of!r}; expected one of {', '.join(self.weights)}")
         environments_so_far: list[tuple[str, dict[str, Any]]] = []
         for name in self.weights:
-            environment = plain_id(name), self.own(name, options)
+            environment = plain_id(name), self.options_for(name, options)
             if environment in environments_so_far:
                 raise UsageError(
                     f"{environment[0]} is in the mixture twice with the same options; add its weights up, or give each "
@@ -76,9 +76,9 @@ class Mixture:
                 )
             environments_so_far.append(environment)
 
-    def _is(self, said: str, name: str) -> bool:
+    def _is(self, text: str, name: str) -> bool:
         """Return whether this text names that environment, by its name or the short form of it."""
-        return said == name or (said not in self.weights and _short(said) == _short(name))
+        return text == name or (text not in self.weights and _short(text) == _short(name))
 
 
 def read_mixture(env_id: str) -> Mixture | None:
@@ -115,7 +115,7 @@ def plain_id(name: str) -> str:
 def environment_of(env_id: str, options: Mapping[str, Any], env: str) -> tuple[str, dict[str, Any]]:
     """Return id and options of the environment that `Start.env` names, in a run of this id with these options."""
     mixture = read_mixture(env_id)
-    return (env or env_id, dict(options)) if mixture is None else (plain_id(env), mixture.own(env, options))
+    return (env or env_id, dict(options)) if mixture is None else (plain_id(env), mixture.options_for(env, options))
 
 
 def environments(env_id: str, options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -9,11 +9,10 @@ environments take.
 """
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any, get_args
 
-from palaestra.errors import UsageError
+from palaestra.errors import UsageError, did_you_mean
 
 FORMAT = "format"
 """Name of an option that every environment has, whatever its constructor takes."""
@@ -41,7 +40,7 @@ def is_service(annotation: Any) -> bool:
     return annotation is SERVICE or any(map(is_service, get_args(annotation)))
 
 
-def services_of(creator: Any, registered_with: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def services_of(creator: Any, registered_with: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that a file must not decide: services that differ from the environment's own values.
 
     A file may decide an option without a declared type only if it is a number or None. Options of other people's
@@ -49,7 +48,7 @@ def services_of(creator: Any, registered_with: Mapping[str, Any], given: Mapping
     """
     takes = {} if creator is None else _parameters(creator)
     services: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in options.items():
         option = takes.get(name, _UNDECLARED)
         if name in OF_ALL or (name in takes and value == registered_with.get(name, option.default)):
             continue
@@ -71,19 +70,17 @@ def options_of(creator: Any) -> dict[str, str]:
     return {**defaults, FORMAT: repr(getattr(creator, "format", None))}
 
 
-def refuse_unknown(env_id: str, creator: Any, given: Iterable[str]) -> None:
+def refuse_unknown(env_id: str, creator: Any, names: Iterable[str]) -> None:
     """Raise a UsageError for options that a class does not take; the message lists those that it takes."""
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature(creator).parameters.values()):
         return
     takes = list(options_of(creator))
-    for name in given:
+    for name in names:
         if name not in takes:
-            hints = [f"{env_id} takes no option {name!r}; it takes {', '.join(takes)}"]
-            if close := get_close_matches(name, takes, n=1):
-                hints.append(f"is {close[0]!r} meant?")
-            elif isinstance(getattr(creator, name, None), int | float | str | tuple):
-                hints.append(f"{name} is decided by the class: set it in a subclass, under an id of your own")
-            raise UsageError("; ".join(hints))
+            hint = did_you_mean(name, takes)
+            if not hint and isinstance(getattr(creator, name, None), int | float | str | tuple):
+                hint = f"; {name} is decided by the class: set it in a subclass, under an id of your own"
+            raise UsageError(f"{env_id} takes no option {name!r}; it takes {', '.join(takes)}{hint}")
 
 
 def _parameters(creator: Any) -> dict[str, Parameter]:

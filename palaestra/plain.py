@@ -13,13 +13,13 @@ from palaestra.tagged import pack, unpack
 
 
 def to_plain(value: Any, where: str = "value") -> Any:
-    """What `json` can write. `where` names the value in the error that refuses it."""
+    """Return a value that `json` can write. `where` names the value in the error that refuses it."""
 
-    def refuse(one: Any, depth: int) -> Any:
+    def refuse(part: Any, depth: int) -> Any:
         raise UsageError(
-            f"{_path(value, one, where)} is of type {type(one).__name__}, which cannot be written to an episode file; "
-            "expected None, bool, int, float, str, bytes, list, tuple, dict, set, a date, an exact number or a numeric "
-            "array (give an object of yours as such values)"
+            f"{_path(value, part, where)} is of type {type(part).__name__}, which cannot be written to an episode "
+            "file; expected None, bool, int, float, str, bytes, list, tuple, dict, set, a date, an exact number or a "
+            "numeric array (give an object of yours as such values)"
         )
 
     return pack(value, refuse)
@@ -34,34 +34,34 @@ def from_plain(value: Any) -> Any:
     return unpack(value, refuse)
 
 
-def _path(value: Any, wanted: Any, where: str) -> str:
-    """Where a value stands inside another one; `where` itself if it cannot be found."""
-    waiting, seen = [(value, where)], set[int]()
+def _path(value: Any, part: Any, where: str) -> str:
+    """Return the path of a part inside a value; `where` itself if it cannot be found."""
+    waiting, visited = [(value, where)], set[int]()
     while waiting:
-        one, path = waiting.pop()
-        if one is wanted:
+        item, path = waiting.pop()
+        if item is part:
             return path
-        if id(one) not in seen and isinstance(one, Mapping | list | tuple | set | frozenset):
-            seen.add(id(one))
-            items = one.items() if isinstance(one, Mapping) else enumerate(one)
+        if id(item) not in visited and isinstance(item, Mapping | list | tuple | set | frozenset):
+            visited.add(id(item))
+            items = item.items() if isinstance(item, Mapping) else enumerate(item)
             waiting += [(item, f"{path}[{name!r}]") for name, item in items]
     return where
 
 
 def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dict. A value that reads as JSON is that value, any other is text. `what` names them."""
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         # A key that looks like an option would become one where the words of a command are copied.
-        if not equals or not key.rpartition(".")[2].isidentifier() or key.startswith("-") or key in found:
-            expected = "each key once" if key in found else "KEY=VALUE"
+        if not equals or not key.rpartition(".")[2].isidentifier() or key.startswith("-") or key in pairs:
+            expected = "each key once" if key in pairs else "KEY=VALUE"
             raise UsageError(f"{what} has {text!r}; expected {expected}, such as digits=2 or tasks=problems.jsonl")
         try:
-            found[key] = json.loads(value)
+            pairs[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            pairs[key] = value
+    return pairs
 
 
 def as_pair(key: str, value: Any) -> str:

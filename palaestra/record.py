@@ -8,10 +8,9 @@ Left out: running an episode again (`envs.records.replay`), and showing it (`pal
 """
 
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
@@ -19,12 +18,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, Task, TokenRow
+from palaestra.episode import Episode, TokenRow
+from palaestra.episode_json import episode_from_json, episode_to_json, numbers_from_json, numbers_to_json
 from palaestra.errors import RecordError, UsageError
 from palaestra.plain import from_plain, to_plain
 
 VERSION = 2
-_READ = (1, VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +157,8 @@ def from_line(line: bytes) -> Record:
         raise ValueError("it is not whole JSON: cut off while it was written, or changed") from None
     if not isinstance(content, dict) or "palaestra" not in content:
         raise ValueError("it is JSON but no episode of palaestra's")
-    if content["palaestra"] not in _READ:
-        raise ValueError(f"it has version {content['palaestra']!r}; this palaestra reads versions {_READ}")
+    if content["palaestra"] != VERSION:
+        raise ValueError(f"it has version {content['palaestra']!r}; this palaestra reads version {VERSION}")
     digest = content.pop("digest", None)
     if digest != _digest(content):
         raise ValueError("its digest does not fit its content: it was changed after it was written")
@@ -192,159 +191,39 @@ def _opened_to_write(path: Path, mode: str, buffering: int = -1) -> IO[bytes]:
 
 
 def _record_out(record: Record) -> dict[str, Any]:
-    episode = record.episode
-    start, attempt = episode.start, episode.attempt
     return {
         "env_id": record.env_id,
         "options": to_plain(record.options, "options"),
         "agent": record.agent,
         **({"synthetic": True} if record.synthetic else {}),
-        "start": {
-            "task": start.task,
-            "seed": start.seed,
-            "group": start.group,
-            "seat": start.seat,
-            "prefix": to_plain(list(start.prefix)),
-            **({"env": start.env} if start.env else {}),
-            **({"greedy": True} if start.greedy else {}),
-        },
-        "task": {
-            "prompt": attempt.task.prompt,
-            "answer": to_plain(attempt.task.answer, "Task.answer"),
-            "id": attempt.task.id,
-            "data": to_plain(attempt.task.data, "Task.data"),
-        },
-        "tools": to_plain(list(episode.tools), "tools"),
-        "messages": to_plain(list(attempt.messages), "messages"),
-        "answer": attempt.answer,
-        "calls": [
-            {
-                "name": call.name,
-                "arguments": to_plain(call.arguments, "arguments"),
-                "text": call.text,
-                "status": str(call.status),
-                "seconds": round(call.seconds, 6),
-                **({} if call.written is None else {"written": to_plain(call.written, "arguments")}),
-                **({} if call.answer is None else {"answer": call.answer}),
-                **({} if call.result is None else {"result": call.result}),
-            }
-            for call in attempt.calls
-        ],
-        **{
-            name: to_plain(value, f"Attempt.{name}")
-            for name, value in (("final", attempt.final), ("seat", attempt.seat), ("worlds", list(attempt.worlds)))
-            if value
-        },
-        "turns": attempt.turns,
-        "ending": str(episode.ending),
-        "reward": episode.reward,
-        "parts": {name: float(value) for name, value in episode.parts.items()},
-        "fault": episode.fault,
-        "seconds": round(episode.seconds, 6),
-        "rows": [_row_out(row) for row in episode.rows],
-        "lessons": [
-            {
-                "step": lesson.step,
-                "terms": {name: float(value) for name, value in lesson.terms.items()},
-                "advantage": float(lesson.advantage),
-                "updates": lesson.updates,
-                **({"remarks": to_plain(lesson.remarks, "remarks")} if lesson.remarks else {}),
-                "trainer_logprobs": [
-                    _numbers(values[row.sampled])
-                    for values, row in zip(lesson.trainer_logprobs, episode.rows, strict=bool(lesson.trainer_logprobs))
-                ],
-            }
-            for lesson in record.lessons
-        ],
+        **episode_to_json(record.episode),
+        "lessons": [_lesson_out(lesson, record.episode.rows) for lesson in record.lessons],
     }
 
 
 def _record_in(content: Mapping[str, Any]) -> Record:
-    start, task, rows = content["start"], content["task"], tuple(_row_in(row) for row in content["rows"])
-    options, messages = from_plain(content["options"]), from_plain(content["messages"])
+    options, episode = from_plain(content["options"]), episode_from_json(content)
     if not all(isinstance(name, str) for name in (content["env_id"], *options)):
         raise TypeError(f"expected names, and it has {content['env_id']!r} with the options {options!r}")
-    calls = [_call_in(call) for call in content["calls"]]
-    if content["ending"] == Ending.ANSWERED and messages and messages[-1]["role"] == "tool":
-        ends = [index for index, call in enumerate(calls) if call.text == content["answer"]]
-        if ends and all(call.answer is None for call in calls):  # Old files do not name the last call.
-            calls[ends[-1]] = replace(calls[ends[-1]], answer=content["answer"])
-    result_texts = [message["content"] for message in messages if message["role"] == "tool"]
-    if len(result_texts) == len(calls):  # Old files hold the whole result as the text.
-        pairs = zip(calls, result_texts, strict=True)
-        calls = [item if item.text == text else replace(item, text=text, result=item.text) for item, text in pairs]
-    attempt = Attempt(
-        task=Task(task["prompt"], from_plain(task["answer"]), task["id"], from_plain(task["data"])),
-        messages=tuple(messages),
-        answer=content["answer"],
-        calls=tuple(calls),
-        turns=content["turns"],
-        final=from_plain(content.get("final", {})),
-        seat=content.get("seat", start["seat"] or options.get("seat")),  # Old files hold it in one of these.
-        worlds=tuple(from_plain(content.get("worlds", []))),
-    )
-    episode = Episode(
-        start=Start(**{**start, "prefix": tuple(from_plain(start["prefix"]))}),
-        attempt=attempt,
-        rows=rows,
-        ending=Ending(content["ending"]),
-        reward=content["reward"],
-        parts=content["parts"],
-        fault=content["fault"],
-        tools=tuple(from_plain(content["tools"])),
-        seconds=content["seconds"],
-    )
-    written = content["lessons"] if content["palaestra"] == VERSION else [content["lesson"]]
-    lessons = tuple(_lesson_in(item, rows) for item in written if item is not None)
-    return Record(
-        content["env_id"], episode, options, content["agent"], lessons, content.get("synthetic", False) is True
-    )
+    lessons = tuple(_lesson_in(lesson, episode.rows) for lesson in content["lessons"])
+    synthetic = content.get("synthetic", False) is True
+    return Record(content["env_id"], episode, options, content["agent"], lessons, synthetic)
 
 
-def _lesson_in(content: Mapping[str, Any], rows: Iterable[TokenRow]) -> Lesson:
-    pairs = zip(rows, content["trainer_logprobs"], strict=False)
-    logprobs = tuple(_spread(row.sampled, values) for row, values in pairs)
-    remarks = from_plain(content.get("remarks", {}))
-    return Lesson(content["step"], content["terms"], content["advantage"], logprobs, content["updates"], remarks)
-
-
-def _call_in(content: Mapping[str, Any]) -> Call:
-    plain = {"arguments": from_plain(content["arguments"]), "written": from_plain(content.get("written"))}
-    return Call(**{**content, **plain, "status": Status(content["status"])})
-
-
-def _row_out(row: TokenRow) -> dict[str, Any]:
-    """Return a row as JSON: spans [begin, end) of sampled tokens, and log-probs and version runs of these tokens."""
-    versions = row.versions[row.sampled]
-    ends = np.flatnonzero(np.diff(versions, append=versions[-1:] - 1))
-    lengths = np.diff(ends, prepend=-1)
+def _lesson_out(lesson: Lesson, rows: Sequence[TokenRow]) -> dict[str, Any]:
+    logprobs = zip(lesson.trainer_logprobs, rows, strict=bool(lesson.trainer_logprobs))
     return {
-        "ids": row.ids.tolist(),
-        "sampled": np.flatnonzero(np.diff(row.sampled.astype(np.int8), prepend=0, append=0)).reshape(-1, 2).tolist(),
-        "logprobs": _numbers(row.logprobs[row.sampled]),
-        "versions": [[int(versions[end]), int(length)] for end, length in zip(ends, lengths, strict=True)],
+        "step": lesson.step,
+        "terms": {name: float(value) for name, value in lesson.terms.items()},
+        "advantage": float(lesson.advantage),
+        "updates": lesson.updates,
+        **({"remarks": to_plain(lesson.remarks, "remarks")} if lesson.remarks else {}),
+        "trainer_logprobs": [numbers_to_json(values[row.sampled]) for values, row in logprobs],
     }
 
 
-def _row_in(content: Mapping[str, Any]) -> TokenRow:
-    ids = np.array(content["ids"], np.int32)
-    sampled = np.zeros(len(ids), np.bool_)
-    for begin, end in content["sampled"]:
-        if not 0 <= begin < end <= len(ids):
-            raise ValueError(f"the sampled span {begin} to {end} lies outside its row of {len(ids)} tokens")
-        sampled[begin:end] = True
-    versions = np.full(len(ids), -1, np.int32)
-    runs = content["versions"]
-    versions[sampled] = np.repeat([version for version, _ in runs], [length for _, length in runs])
-    return TokenRow(ids, sampled, _spread(sampled, content["logprobs"]), versions)
-
-
-def _numbers(values: NDArray[np.float32]) -> list[float | None]:
-    """Return the values with nine digits, which restore a float32 exactly; NaN and infinities become None."""
-    return [float(f"{value:.9g}") if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _spread(sampled: NDArray[np.bool_], values: list[float | None]) -> NDArray[np.float32]:
-    spread = np.zeros(len(sampled), np.float32)
-    spread[sampled] = [float("nan") if value is None else value for value in values]
-    return spread
+def _lesson_in(content: Mapping[str, Any], rows: Sequence[TokenRow]) -> Lesson:
+    pairs = zip(rows, content["trainer_logprobs"], strict=False)
+    logprobs = tuple(numbers_from_json(row.sampled, values) for row, values in pairs)
+    remarks = from_plain(content.get("remarks", {}))
+    return Lesson(content["step"], content["terms"], content["advantage"], logprobs, content["updates"], remarks)

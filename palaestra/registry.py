@@ -7,7 +7,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from operator import index
 from types import ModuleType
@@ -17,7 +16,7 @@ import gymnasium
 
 from palaestra import formats
 from palaestra.authorship import authors_line
-from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError
+from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError, did_you_mean
 from palaestra.mixture import environments, read_mixture
 from palaestra.options import OF_ARENAS, refuse_unknown, services_of
 from palaestra.protocols import Arena
@@ -57,9 +56,9 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
     `demonstrator` names a function "module:name" that plays every seat by rule: the seat's system text tells it which.
     `kwargs` are passed to the class. Registering an id again replaces it.
     """
-    known = _game_id(game_id)
-    _claim("register_game", known, entry_point, demonstrator)
-    _games[known] = entry_point, kwargs
+    registry_id = _game_id(game_id)
+    _claim("register_game", registry_id, entry_point, demonstrator)
+    _games[registry_id] = entry_point, kwargs
     try:
         import pettingzoo  # type: ignore[import-untyped]
     except ImportError:
@@ -67,7 +66,7 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
     if not hasattr(pettingzoo, "register"):
         return  # Before 1.27 it had no registry.
     for kind, registry in (("aec", pettingzoo.aec_registry), ("parallel", pettingzoo.parallel_registry)):
-        registry.pop(known, None)
+        registry.pop(registry_id, None)
         made_with = {"entry_point": entry_point, **kwargs}
         pettingzoo.register(kind, game_id, entry_point=f"{SEATS_MODULE}:make_{kind}", kwargs=made_with)
 
@@ -79,14 +78,14 @@ def games() -> list[str]:
 
 def author_class(env_id: str) -> Any:
     """The class that was registered under an id of ours; the module before an id is imported first."""
-    found = _ours(env_id)
-    if found is None:
+    entry = _ours(env_id)
+    if entry is None:
         raise UnknownId(env_id, [*registered(), *games()])
-    return found[0]
+    return entry[0]
 
 
 def is_game(env_id: str) -> bool:
-    """Whether `palaestra.register_game` wrote this id; a module before it does not matter."""
+    """Return whether `palaestra.register_game` wrote this id; a module before it does not matter."""
     return _game_id(env_id.rpartition(":")[2]) in _games
 
 
@@ -138,25 +137,26 @@ def demonstrator(env_id: str) -> Demonstrator:
             f"{env_id} has no demonstrator, which plays by rule for the tiny agent and for the other seats of a game; "
             "name it in palaestra.register(..., demonstrator='module:name'), or train a model of your own with --model"
         )
-    found: Demonstrator = load_author(_demonstrators[env_id], f"{env_id}: its demonstrator")
-    return found
+    function: Demonstrator = load_author(_demonstrators[env_id], f"{env_id}: its demonstrator")
+    return function
 
 
 def demonstrators(env_id: str) -> Demonstrator | dict[str, Demonstrator]:
     """The function that plays an environment by rule; of a mixture each one's, by `Start.env`."""
     if read_mixture(env_id) is None:
         return demonstrator(env_id)
-    return {name: demonstrator(own) for name, (own, _) in environments(env_id, {}).items()}
+    return {name: demonstrator(member_id) for name, (member_id, _) in environments(env_id, {}).items()}
 
 
 def format_read(env_id: str, options: Mapping[str, Any]) -> str:
     """The format in which an environment reads calls, whoever chose it; a mixture must read them all in one."""
-    read = {name: chosen_format(*own) or formats.DEFAULT for name, own in environments(env_id, options).items()}
+    members = environments(env_id, options)
+    read = {name: chosen_format(*member) or formats.DEFAULT for name, member in members.items()}
     if len(set(read.values())) > 1:
-        listed = ", ".join(f"{name} {one}" for name, one in read.items())
+        formats_by_name = ", ".join(f"{name} {format}" for name, format in read.items())
         raise UsageError(
-            f"calls are read in different formats ({listed}), and this agent writes one; choose it for all, as in "
-            f"--env-options format={formats.DEFAULT}"
+            f"calls are read in different formats ({formats_by_name}), and this agent writes one; choose it for all, "
+            f"as in --env-options format={formats.DEFAULT}"
         )
     return next(iter(read.values()))
 
@@ -166,47 +166,48 @@ def chosen_format(env_id: str, options: Mapping[str, Any]) -> str | None:
 
     None where nobody has: then it reads `formats.DEFAULT`, and whoever knows the agent may choose better.
     """
-    found = _ours(env_id)
-    if found is None:
+    author_entry = _ours(env_id)
+    if author_entry is None:
         return None
-    author, registered_with = found
-    given = {**registered_with, **options}.get("format")
-    if given is not None:
-        return formats.known(given)
+    author, registered_with = author_entry
+    chosen = {**registered_with, **options}.get("format")
+    if chosen is not None:
+        return formats.validate(chosen)
     declared = [base for base in author.__mro__ if "format" in vars(base)]
     # The last is the base that all environments, or games, have in common.
     return str(author.format) if len(declared) > 1 else None
 
 
-def check_options(env_id: str, given: Iterable[str]) -> None:
+def check_options(env_id: str, names: Iterable[str]) -> None:
     """Refuse options that an environment of ours does not take; games and others' look at theirs when they are made."""
     if (mixture := read_mixture(env_id)) is not None:
-        options = dict.fromkeys(given)
+        options = dict.fromkeys(names)
         mixture.check(options)
-        for own, takes in environments(env_id, options).values():
-            check_options(own, takes)
+        for member_id, takes in environments(env_id, options).values():
+            check_options(member_id, takes)
         return
-    found = None if is_game(env_id) else _ours(env_id)
-    if found is not None:
-        refuse_unknown(env_id, found[0], [name for name in given if name not in OF_ARENAS])
+    author_entry = None if is_game(env_id) else _ours(env_id)
+    if author_entry is not None:
+        refuse_unknown(env_id, author_entry[0], [name for name in names if name not in OF_ARENAS])
 
 
 def services(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of some options that only a command line may decide, by `palaestra.options.services_of`."""
-    names = {
-        name for own, given in environments(env_id, options).values() for name in services_of(*_declared(own), given)
-    }
+    names: set[str] = set()
+    for member_id, member_options in environments(env_id, options).values():
+        creator, registered_with = _ours(member_id) or (None, {})
+        names |= services_of(creator, registered_with, member_options).keys()
     return {key: value for key, value in options.items() if {key, key.rpartition(".")[2]} & names}
 
 
 def require_loaded(env_id: str, where: str) -> None:
     """Refuse an id of a file whose module is not loaded: a file does not decide what is imported."""
-    for own, _ in environments(env_id, {}).values():
-        module = own.rpartition(":")[0]
+    for member_id, _ in environments(env_id, {}).values():
+        module = member_id.rpartition(":")[0]
         if module and module not in sys.modules:
             raise UsageError(
-                f"{where} names the module {module!r} in {own!r}, and what a file names is not imported; if you trust "
-                f"that module, add --allow-code {module}"
+                f"{where} names the module {module!r} in {member_id!r}, and what a file names is not imported; if you "
+                f"trust that module, add --allow-code {module}"
             )
 
 
@@ -217,13 +218,8 @@ def reads_calls(env_id: str) -> bool:
 
 def _ours(env_id: str) -> tuple[Any, Mapping[str, Any]] | None:
     """The class of an environment or game of ours, and what it was registered with."""
-    found = registered_author(env_id)
-    return None if found is None else (load_author(found[0], f"{env_id}: its class"), found[1])
-
-
-def _declared(env_id: str) -> tuple[Any, Mapping[str, Any]]:
-    """The class that declares an environment's options, None where it is not ours, and what it was registered with."""
-    return _ours(env_id) or (None, {})
+    entry = registered_author(env_id)
+    return None if entry is None else (load_author(entry[0], f"{env_id}: its class"), entry[1])
 
 
 def _game_id(game_id: str) -> str:
@@ -251,9 +247,8 @@ def load_author(entry_point: str, what: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError as error:
-        close = get_close_matches(name, dir(module), n=1)
-        hint = f"; is {close[0]!r} meant?" if close else ""
-        raise EnvironmentDefect(f"{what} {name!r} is not in {module.__file__ or module_name}{hint}") from error
+        file = module.__file__ or module_name
+        raise EnvironmentDefect(f"{what} {name!r} is not in {file}{did_you_mean(name, dir(module))}") from error
 
 
 def import_author(name: str) -> ModuleType:
@@ -272,8 +267,8 @@ def import_author(name: str) -> ModuleType:
         line = f": {error.text.strip()}" if error.text else ""
         raise EnvironmentDefect(f"{error.filename}, line {error.lineno}: {error.msg}{line}") from error
     except (Exception, SystemExit) as error:  # An author's module may do anything as it is imported.
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise EnvironmentDefect(f"{_place(error)}: {said} (while {name} was imported)") from error
+        description = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise EnvironmentDefect(f"{_place(error)}: {description} (while {name} was imported)") from error
 
 
 def _place(error: BaseException) -> str:

@@ -163,9 +163,10 @@ def drawn(rows: Sequence[Sequence[str]]) -> str:
 
 
 def declared(kind: type) -> dict[str, tuple[str, str]]:
-    """Type and words of each field, as the source has them; those of a section's base first."""
-    inherited = kind.__mro__[1]
-    found = declared(inherited) if is_dataclass(inherited) else {}
+    """Type and words of each field, as the source has them; those of a section's bases first."""
+    found: dict[str, tuple[str, str]] = {}
+    for base in kind.__bases__:
+        found |= declared(base) if is_dataclass(base) else {}
     (body,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
     for statement, following in zip(body.body, [*body.body[1:], None], strict=True):

@@ -21,7 +21,7 @@ from palaestra.agents.policies.dialogue import to_native, to_text, to_text_only
 from palaestra.endpoint import ChatCompletion, Endpoint, EndpointConfig, Totals
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.errors import Broken, UsageError
-from palaestra.judging.guard import Guard, held
+from palaestra.judging.guard import Guard, held_back_message
 from palaestra.protocols import Completion, Request
 
 log = logging.getLogger("palaestra.agents")
@@ -144,11 +144,11 @@ class EndpointPolicy:
             answer = await ask()
             text = to_text(answer, request.tools, self._form)
             if self._guard is not None and not answer.cut:
-                messages = [*request.start.own(request.messages), {"role": "assistant", "content": text}]
+                messages = [*request.start.without_prefix(request.messages), {"role": "assistant", "content": text}]
                 verdict = await self._guard.verdict(messages, request.tools)
                 if verdict.score < self._guard.below:
                     self.held_back += 1
-                    log.warning("task %s: %s", request.start.task, held(verdict, self._guard.below))
+                    log.warning("task %s: %s", request.start.task, held_back_message(verdict, self._guard.below))
                     self._news.put(Completion(ticket, text="", cut=True))
                     return
             self._news.put(Completion(ticket, text=text, cut=answer.cut))

@@ -30,7 +30,7 @@ class ScriptedPolicy:
         """
         self._rules = rule if isinstance(rule, Mapping) else {"": rule}
         self._seed = seed
-        self._format = formats.known(format)
+        self._format = formats.validate(format)
         self._tickets = count()
         self._answers: dict[int, str] = {}
 

@@ -238,13 +238,13 @@ class Foreign:
             record.answer = None
         value = success_of(self.name, self._success[seat], total, self.success_at)
         parts = {"success": value, "reward": total}
-        attempt = self._attempt(seat)
-        return Event(record.slot, record.start, record.news(), (), ending, total, parts, attempt, fault)
+        return Event(record.slot, record.start, record.news(), (), ending, total, parts, self._attempt(seat), fault)
 
     def _attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a step may hold them."""
         record = self._records[seat]
-        return Attempt(self._problem, record.start.own(record.messages), record.answer, (), record.turns, seat=seat)
+        messages = record.start.without_prefix(record.messages)
+        return Attempt(self._problem, messages, record.answer, (), record.turns, seat=seat)
 
 
 class GymnasiumMachine(Foreign):

@@ -36,7 +36,7 @@ def made(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> Tool
         raise UsageError(f"{author_class.__name__}: {error}") from error
     author = author_class(**accepted)
     if options.get(FORMAT) is not None:
-        author.format = formats.known(options[FORMAT])
+        author.format = formats.validate(options[FORMAT])
     return author
 
 

@@ -286,5 +286,5 @@ def _broken(slot: int, episode: _Episode) -> Event:
     """Return the end of an episode whose worker has died, with the messages so far."""
     prompt = next((str(message["content"]) for message in episode.messages if message["role"] == "user"), "")
     seat = episode.start.seat
-    attempt = Attempt(Task(prompt), episode.start.own(episode.messages), None, (), episode.turns, seat=seat)
+    attempt = Attempt(Task(prompt), episode.start.without_prefix(episode.messages), None, (), episode.turns, seat=seat)
     return Event(slot, episode.start, ending=Ending.BROKEN, attempt=attempt, fault=episode.fault)

@@ -94,7 +94,7 @@ class ToolEnv:
         check_split_of(split, tasks)
         self.split, self._tasks_file = split, tasks
         if format is not None:
-            self.format = formats.known(format)
+            self.format = formats.validate(format)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.split}>"

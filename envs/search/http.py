@@ -193,7 +193,7 @@ class HttpSearch:
         """Return the JSON of an answer; raise the error of its status."""
         status = response.status
         beginning = " ".join(response.body[:300].decode("utf-8", "replace").split())
-        details = f"it answered {status}: {self._http.shown(beginning) or 'nothing'}"
+        details = f"it answered {status}: {self._http.redacted(beginning) or 'nothing'}"
         if status in (401, 403):
             raise UsageError(f"{self.address} refused the key (or its absence; key_env names its variable); {details}")
         if missing and status == 404:

@@ -10,9 +10,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
+
+from palaestra.errors import PalaestraError, unknown_name
 
 # Two torch threads on a shared machine wait for each other and run several times slower than one.
 # Set before torch is loaded.
@@ -101,12 +102,9 @@ def _run(arguments: list[str]) -> int:
         print(f"palaestra {__version__}")
         return 0
     if name not in COMMANDS:
-        close = get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
-        print(f"palaestra: there is no command {name!r}; {hint}", file=sys.stderr)
+        print(f"palaestra: {unknown_name('command', name, COMMANDS)}", file=sys.stderr)
         return 2
     from palaestra.cli.blame import blaming
-    from palaestra.errors import PalaestraError
 
     try:
         with blaming():

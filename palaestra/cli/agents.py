@@ -6,7 +6,7 @@ hub name that is loaded here. A command puts `AgentOptions` flat into its own op
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ import tyro
 
 from palaestra import formats
 from palaestra.cli.display import note
-from palaestra.endpoint.config import address_of
+from palaestra.endpoint.config import RequestLimits, address_of
 from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import demonstrators, format_read
 
@@ -27,47 +27,53 @@ DEMONSTRATOR, HUMAN = "demonstrator", "human"
 _MAX_TURN_TOKENS, _MAX_EPISODE_TOKENS = 4096, 23_040
 
 
+@dataclass(frozen=True, kw_only=True)
+class GuardOptions:
+    """The options of a guard over an agent."""
+
+    guard_url: str | None = None
+    """OpenAI-compatible server of a reward model (`palaestra serve rrm`) that reads each turn before it is carried
+    out."""
+    guard_below: float = 0.3
+    """Scores below this hold a turn back: the episode of a served model ends, and in `play` /send carries it out."""
+    guard_model: str = "rrm"
+    """The reward model's name at --guard-url."""
+
+    def open_guard(self) -> "Guard | None":
+        """Open the guard; None without a URL. Raise a UsageError if it cannot be reached."""
+        from palaestra.judging.guard import Guard
+
+        if self.guard_url is None:
+            return None
+        guard = Guard(address_of(self.guard_url, "--guard-url"), self.guard_below, self.guard_model)
+        try:
+            guard.check()
+        except BaseException:
+            guard.close()
+            raise
+        return guard
+
+
 @dataclass(frozen=True)
-class AgentOptions:
-    """Who plays."""
+class AgentOptions(GuardOptions, RequestLimits):
+    """The options that name the agent."""
 
     model: Annotated[str, tyro.conf.arg(aliases=["-m"])] = DEMONSTRATOR
     """A model's folder or hub name (a run's is RUN/model), its name at --base-url, `demonstrator` for the environment's
     own script, or `human` for you at the keyboard."""
     base_url: Annotated[str | None, tyro.conf.arg(aliases=["-b"])] = None
     """OpenAI-compatible server to ask, as in http://localhost:8000/v1."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Environment variable that holds the server's key; the key itself is never passed, shown or recorded."""
-    max_concurrent: Annotated[int, tyro.conf.arg(aliases=["-c"])] = 32
-    """Requests out at once."""
-    requests_per_minute: float | None = None
-    """Most requests in any minute; no limit by default."""
-    tokens_per_minute: float | None = None
-    """Most tokens in any minute, prompts and answers; no limit by default."""
-    price_in: float = 0.0
-    """Price of a million prompt tokens, to add up what the episodes cost."""
-    price_out: float = 0.0
-    """Price of a million tokens of answers."""
-    timeout: float = 600.0
-    """Seconds for one request, to the last byte of its answer."""
-    patience: float = 120.0
-    """Seconds for which a request that fails is tried again; its episode is BROKEN after that."""
+    max_concurrent: Annotated[int, tyro.conf.arg(aliases=["-c"])] = field(default=32, kw_only=True)
+    """Maximum number of requests sent at once."""
     native_tools: bool = True
     """Send tool schemas and calls in the server's own form; without it they are described in the system message."""
     send_seed: bool = False
     """Send a seed with each request, for servers that take one."""
-    guard_url: str | None = None
-    """OpenAI-compatible server of a reward model (`palaestra serve rrm`) that reads each turn of a served model before
-    it is carried out."""
-    guard_below: float = 0.3
-    """Scores below this hold a turn back, and end its episode."""
-    guard_model: str = "rrm"
-    """The reward model's name at --guard-url."""
     device: str = "auto"
-    """For a model that is loaded here: `cpu`, `cuda`, or `auto`."""
+    """Device of a model that is loaded here: `cpu`, `cuda`, or `auto`."""
 
     def __post_init__(self) -> None:
-        served = {field.name: field.default for field in fields(self)}
+        served = {option.name: option.default for option in fields(self)}
         loading_defaults = {name: served.pop(name) for name in ("model", "base_url", "device")}
         if self.base_url is None:
             idle = [name for name, default in served.items() if getattr(self, name) != default]
@@ -84,7 +90,7 @@ class AgentOptions:
 def open_agent(
     options: AgentOptions, env_id: str, *, slots: int, seed: int, environment: Mapping[str, Any] | None = None
 ) -> Iterator["Agent"]:
-    """Open the agent that the options name, and close it at the end. `spent` returns its cost afterwards too.
+    """Open the agent that the options name, and close it at the end. `agent_cost` returns its cost afterwards too.
 
     `environment` holds the environment's options: an agent without a chat template writes the format that it reads.
     """
@@ -129,7 +135,7 @@ def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int
     return turn, episode
 
 
-def spent(agent: "Agent") -> dict[str, Any] | None:
+def agent_cost(agent: "Agent") -> dict[str, Any] | None:
     """Return requests, tokens and cost of an agent behind an endpoint; None for any other."""
     from dataclasses import asdict
 
@@ -138,8 +144,8 @@ def spent(agent: "Agent") -> dict[str, Any] | None:
     return asdict(agent.engine.totals) if isinstance(agent.engine, EndpointPolicy) else None
 
 
-def spending(cost: dict[str, Any]) -> str:
-    """Return the result of `spent` as one line of text."""
+def cost_text(cost: dict[str, Any]) -> str:
+    """Return the result of `agent_cost` as one line of text."""
     text = f"{cost['answers']} answers, {cost['prompt_tokens']:,} tokens read, {cost['completion_tokens']:,} written"
     if cost["cost"]:
         text += f", {cost['cost']:,.4f} paid"
@@ -150,34 +156,19 @@ def spending(cost: dict[str, Any]) -> str:
     return text
 
 
-def open_guard(url: str | None, below: float, model: str) -> "Guard | None":
-    """Open the guard that the options name; None without a URL. Raise a UsageError if it cannot be reached."""
-    from palaestra.judging.guard import Guard
-
-    if url is None:
-        return None
-    guard = Guard(address_of(url, "--guard-url"), below, model)
-    try:
-        guard.check()
-    except BaseException:
-        guard.close()
-        raise
-    return guard
-
-
 def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: int) -> "Agent":
     from palaestra.agents import Agent, EndpointPolicy, HumanPolicy, ScriptedPolicy
     from palaestra.endpoint import EndpointConfig
 
     if options.base_url is not None:
-        names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
-        config = EndpointConfig(**{name: getattr(options, name) for name in names})
+        limits = {limit.name: getattr(options, limit.name) for limit in fields(RequestLimits)}
+        config = EndpointConfig(options.base_url, options.model, **limits)
         policy = EndpointPolicy(
             config,
             format=format,
             native_tools=options.native_tools,
             seed=seed if options.send_seed else None,
-            guard=open_guard(options.guard_url, options.guard_below, options.guard_model),
+            guard=options.open_guard(),
         )
         try:
             policy.check()

@@ -57,7 +57,7 @@ _NARROWEST, _ABSENT = 13, "-"
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class AnalyseOptions(Reported):
     """Show runs, folders of runs and files of episodes in figures, side by side: success, entropy, clipping, use of
     tools, lengths. Runs that differ in their seed alone are one column, with 95 % intervals over seeds.
     """
@@ -74,7 +74,7 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print the tables and draw the plot."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra analyse")
+    options = tyro.cli(AnalyseOptions, args=list(arguments), prog="palaestra analyse")
     if not options.paths:
         raise UsageError("name runs' folders, or files of episodes: palaestra analyse RUN")
     from palaestra.trainers.view import analyse
@@ -89,18 +89,18 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def show(found: "Analysis", console: Console, image: Path | None = None) -> None:
+def show(analysis: "Analysis", console: Console, image: Path | None = None) -> None:
     """Print an analysis and draw its curves."""
-    for printed in tables(found, console.width):
+    for printed in tables(analysis, console.width):
         console.print(printed)
-    if any(source.steps for group in found.groups for source in group.sources):
+    if any(source.steps for group in analysis.groups for source in group.sources):
         show_line(console, _MEANING)
-    for group in found.groups:
+    for group in analysis.groups:
         _show_disagreements(group, console)
     if image is not None:
         from palaestra.trainers.view.plots import plot
 
-        plot(image, found)
+        plot(image, analysis)
         show_line(console, f"curves: {image}")
 
 
@@ -120,9 +120,9 @@ def _show_disagreements(group: "SeedGroup", console: Console) -> None:
         )
 
 
-def tables(found: "Analysis", width: int) -> Iterator[Table]:
+def tables(analysis: "Analysis", width: int) -> Iterator[Table]:
     """Yield tables, each with as many groups as fit beside each other."""
-    groups, rows = found.groups, {"runs": [str(len(group.sources)) for group in found.groups]}
+    groups, rows = analysis.groups, {"runs": [str(len(group.sources)) for group in analysis.groups]}
     for label, name in _ROWS.items():
         if any(name in group.figures for group in groups):
             rows[label] = [_cell(group.figures.get(name), "") for group in groups]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from palaestra.cli.display import show_line, table
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.output import Reported, run_reported
 from palaestra.errors import PalaestraError
 from palaestra.record import Record
 from palaestra.registry import is_game, require_loaded
@@ -24,7 +24,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class AuditOptions(Reported):
     """Check the records of a run of GRPO: masks, turns, groups, advantages, versions, rewards, figures."""
 
     run: Annotated[Path, tyro.conf.Positional]
@@ -35,12 +35,10 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print a row a check; 1 when something is wrong, or a line is no record."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra audit")
-    with reporting(options.json) as figures:
-        return _audit(options, figures)
+    return run_reported(AuditOptions, "audit", arguments, _audit)
 
 
-def _audit(options: Options, figures: dict[str, Any]) -> int:
+def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
     from palaestra.trainers.audit.audit_findings import CAUSES
     from palaestra.trainers.run.offline_audit import audit_run
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from palaestra.cli.display import show_line
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.output import Reported, run_reported
 from palaestra.errors import MissingExtra, UsageError
 from palaestra.plain import from_pairs
 from palaestra.registry import games, registered
@@ -20,7 +20,7 @@ STYLES = {"ok": "green", "skip": "none", "FAIL": "red"}
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class CheckOptions(Reported):
     """Test environments against the contract, hostile input and cheats."""
 
     ids: Annotated[
@@ -36,12 +36,10 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when something failed."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra check")
-    with reporting(options.json) as figures:
-        return _check(options, figures)
+    return run_reported(CheckOptions, "check", arguments, _check)
 
 
-def _check(options: Options, figures: dict[str, Any]) -> int:
+def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
     from palaestra.envs.checks.check import check
 
     console, failed, absent = Console(), 0, []

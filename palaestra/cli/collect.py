@@ -5,7 +5,6 @@
 Left out: playing (`rollouts`), and the rules of the selection (`trainers.selection`).
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -14,8 +13,8 @@ from rich.console import Console
 
 from palaestra.cli.agents import AgentOptions
 from palaestra.cli.display import show_line, table
-from palaestra.cli.ids import resolve
-from palaestra.cli.rollouts import PlayedRollouts, RolloutOptions, run_rollouts
+from palaestra.cli.ids import resolve, search_current_folder
+from palaestra.cli.rollouts import RolloutOptions, Rollouts, run_rollouts
 from palaestra.cli.stitching import Stitching
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.record import Record, write
@@ -25,8 +24,8 @@ from palaestra.trainers.data.selection import SCORES, Score, Selection, select
 _COLUMNS = ("played", "BROKEN", "wrong", "duplicates", "beyond top k", "kept")
 
 
-@dataclass(frozen=True)
-class Options(RolloutOptions):
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(RolloutOptions):
     """Let a teacher play, and keep its best episodes.
 
     Every episode is written to FILE.played.jsonl as it ends. The same command again plays only what is missing there,
@@ -54,21 +53,21 @@ class Options(RolloutOptions):
 
 def run(arguments: Sequence[str]) -> int:
     """Play what is missing, choose, say what became of each episode; 1 where nothing was kept."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra collect")
+    options = tyro.cli(CollectOptions, args=list(arguments), prog="palaestra collect")
     score = _score(options.score or "reward")
     stitching = Stitching(options.stitch, resolve(options.env_id)) if options.stitch is not None else None
     fits = stitching.fits if stitching is not None else lambda record: True
     return run_rollouts(options, "collect", lambda rollouts: _chosen(options, score, fits, rollouts), stitching)
 
 
-def _chosen(options: Options, score: Score, fits: Callable[[Record], bool], rollouts: PlayedRollouts) -> int:
+def _chosen(options: CollectOptions, score: Score, fits: Callable[[Record], bool], rollouts: Rollouts) -> int:
     records, console = rollouts.records(), rollouts.console
     chosen = select(records, least_success=options.least_success, top_k=options.top_k, score=score, fits=fits)
     _show(chosen, rollouts.env_id, console)
     counts = {source: asdict(source_counts) for source, source_counts in chosen.by_source.items()}
     rules = {"least_success": options.least_success, "top_k": options.top_k, "score": options.score}
     source_counts = {**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": rollouts.cost}
-    rollouts.played.summarise(source_counts)
+    rollouts.file.summarise(source_counts)
     rollouts.figures.update({"env_id": rollouts.env_id, "out": str(options.out), **source_counts})
     if not chosen.records:
         show_line(console, f"nothing was kept, so {options.out} was not written")
@@ -85,8 +84,7 @@ def _score(name: str) -> Score:
         return SCORES[name]
     if ":" not in name:
         raise UsageError(f"--score is {name!r}; expected {', '.join(SCORES)}, or a function as module:name")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # One's own lies in the current folder.
+    search_current_folder()
     scorer = load_author(name, "--score: the function")
 
     def score(record: Record) -> float:

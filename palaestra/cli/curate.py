@@ -14,7 +14,7 @@ import tyro
 
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.ids import resolve
-from palaestra.cli.rollouts import PlayedRollouts, RolloutOptions, run_rollouts
+from palaestra.cli.rollouts import RolloutOptions, Rollouts, run_rollouts
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
@@ -22,8 +22,8 @@ from palaestra.trainers.data.curated import Curated
 from palaestra.trainers.data.curation import OUTCOMES, curate, histogram, shares
 
 
-@dataclass(frozen=True)
-class Options(RolloutOptions):
+@dataclass(frozen=True, kw_only=True)
+class CurateOptions(RolloutOptions):
     """Let a model play each task several times, and keep the tasks that it solves now and then.
 
     The same command again plays only what is missing in FILE.played.jsonl. For a newer policy name another --out.
@@ -57,17 +57,17 @@ class Options(RolloutOptions):
 
 def run(arguments: Sequence[str]) -> int:
     """Play what is missing, rate, keep; 1 where no task is solved now and then."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra curate")
+    options = tyro.cli(CurateOptions, args=list(arguments), prog="palaestra curate")
     target = options.histogram(resolve(options.env_id))
     return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))
 
 
-def _kept(options: Options, target: Mapping[str, float] | None, rollouts: PlayedRollouts) -> int:
+def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: Rollouts) -> int:
     tokens: list[int] = []
 
     def episodes() -> Iterator[Episode]:
         """Yield the episodes one by one, since a large set does not fit into memory."""
-        for record in rollouts.played.every(rollouts.starts):
+        for record in rollouts.file.every(rollouts.starts):
             tokens.append(record.episode.sampled_tokens)
             yield record.episode
 
@@ -75,7 +75,7 @@ def _kept(options: Options, target: Mapping[str, float] | None, rollouts: Played
     curated = curate(episodes(), target=target, **rule)
     summary = {
         "model": options.agent.model,
-        "weights": rollouts.played.weights,
+        "weights": rollouts.file.weights,
         "options": dict(rollouts.environment),
         "temperature": options.temperature,
         **rule,

@@ -20,7 +20,7 @@ import tyro
 
 from palaestra import formats
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.output import Reported, run_reported
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.cheats import arguments
@@ -40,7 +40,7 @@ MARGIN = 10
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class DataOptions(Reported):
     """Look at a file of tasks, or find the rows that are wrong.
 
     Read are .jsonl, .json (a list), .csv and .parquet files with the columns prompt and answer, or those of TRL, verl
@@ -57,12 +57,10 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Show the file; 1 when rows are wrong or the environment misses something."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra data")
-    with reporting(options.json) as figures:
-        return _look(options, figures)
+    return run_reported(DataOptions, "data", arguments, _look)
 
 
-def _look(options: Options, figures: dict[str, Any]) -> int:
+def _look(options: DataOptions, figures: dict[str, Any]) -> int:
     try:
         if options.env is None:
             _show(read_tasks(options.file), figures)

@@ -23,7 +23,7 @@ from palaestra.envs.records.gathering import GameCollector
 from palaestra.envs.records.rescore import complete
 from palaestra.episode import Attempt, Ending, Event, Message
 from palaestra.errors import UsageError
-from palaestra.judging.guard import Guard, held
+from palaestra.judging.guard import Guard, held_back_message
 from palaestra.plain import to_plain
 from palaestra.record import Recorder, read
 
@@ -101,47 +101,47 @@ class PlayConsole:
 
     # The questions.
 
-    def _do_help(self, rest: str) -> None:
+    def _do_help(self, argument: str) -> None:
         self._say(HELP)
 
-    def _do_call(self, rest: str) -> None:
+    def _do_call(self, argument: str) -> None:
         machine = self.hand.playable
         if not isinstance(machine, Machine):
             raise UsageError(f"{self.hand.env_id} is somebody else's environment and hears text alone; write your turn")
         from palaestra.agents.policies.human import typed_call
 
-        call = typed_call(rest, self.hand.event.tools)
+        call = typed_call(argument, self.hand.event.tools)
         self._turn(formats.get(machine.spec.author.format).render([call]), echo=True)
 
-    def _do_script(self, rest: str) -> None:
+    def _do_script(self, argument: str) -> None:
         self._turn(self.hand.script(), echo=True)
 
-    def _do_send(self, rest: str) -> None:
+    def _do_send(self, argument: str) -> None:
         if not self._held:
             raise UsageError("no turn is held back")
         text, self._held = self._held, ""
         self.hand.say(text)
         self._now()
 
-    def _do_file(self, rest: str) -> None:
-        self._turn(turn_of_file(rest), echo=True)
+    def _do_file(self, argument: str) -> None:
+        self._turn(turn_of_file(argument), echo=True)
 
-    def _do_tools(self, rest: str) -> None:
+    def _do_tools(self, argument: str) -> None:
         for signature, description in described(self._tools()):
             self._say(signature, style="bold")
             self._say(f"    {description}")
         if not self._tools():
             self._say("there are no tools here; a turn is the answer")
 
-    def _do_raw(self, rest: str) -> None:
-        if rest:
-            self._turn(rest, echo=not self.typed)
+    def _do_raw(self, argument: str) -> None:
+        if argument:
+            self._turn(argument, echo=not self.typed)
             return
         for message in self.hand.event.messages:
             self._say(json.dumps(to_plain(message), ensure_ascii=True))
 
-    def _do_show(self, rest: str) -> None:
-        seat = rest or self.hand.seat
+    def _do_show(self, argument: str) -> None:
+        seat = argument or self.hand.seat
         if seat not in self.hand.playable.seats:
             seats = ", ".join(map(str, self.hand.playable.seats))
             raise UsageError(
@@ -150,27 +150,27 @@ class PlayConsole:
         self._name(seat)
         self._show(self.hand.messages(seat))
 
-    def _do_task(self, rest: str) -> None:
+    def _do_task(self, argument: str) -> None:
         task = self.hand.attempt(self.hand.seat).task
         self._say(f"id      {task.id}\nprompt  {visible(task.prompt)}\nanswer  {visible(str(task.answer))}")
         for name, value in task.data.items():
             self._say(f"data    {name} = {visible(repr(value))}")
 
-    def _do_reward(self, rest: str) -> None:
+    def _do_reward(self, argument: str) -> None:
         for seat, event in self.hand.closed().items():
             self._reward(seat, event)
         if isinstance(self.hand.playable, Machine):
             spec = self.hand.playable.spec
             self._source(type(spec.author), "reward" if spec.judged else "rounds")
 
-    def _do_tokens(self, rest: str) -> None:
-        name = rest or self.model
+    def _do_tokens(self, argument: str) -> None:
+        name = argument or self.model
         if not name:
             raise UsageError("which model's tokens? /tokens FOLDER-OR-NAME, or start with --model")
         show_tokens(self.console, name, self.hand.messages(self.hand.seat), self.hand.event.tools)
 
-    def _do_undo(self, rest: str) -> None:
-        count = number_in(rest, "/undo") or 1
+    def _do_undo(self, argument: str) -> None:
+        count = number_in(argument, "/undo") or 1
         self.hand.undo(count)
         self._say(f"{count} taken back; turn {len(self.hand.turns)}", style="dim")
         if self.hand.rebuilt:
@@ -178,19 +178,20 @@ class PlayConsole:
         self.broken = False
         self._now()
 
-    def _do_reset(self, rest: str) -> None:
+    def _do_reset(self, argument: str) -> None:
         self.broken = False
-        self.open(number_in(rest, "/reset"), None)
+        self.open(number_in(argument, "/reset"), None)
 
-    def _do_save(self, rest: str) -> None:
-        if not rest:
+    def _do_save(self, argument: str) -> None:
+        if not argument:
             raise UsageError("expected /save FILE")
         records = self.hand.records()
-        with Recorder(Path(rest)) as recorder:
+        with Recorder(Path(argument)) as recorder:
             for record in records:
                 recorder.add(record)
         what = "" if self.hand.seat is None else f"the episodes of {len(records)} seats "
-        self._say(f"{what}added to {rest}{'' if self.hand.ended else ' as if it had been closed here'}", style="dim")
+        closed = "" if self.hand.ended else " as if it had been closed here"
+        self._say(f"{what}added to {argument}{closed}", style="dim")
 
     # Inside.
 
@@ -202,7 +203,10 @@ class PlayConsole:
             verdict = self._guard.look(messages, self.hand.event.tools)
             self._held = text if verdict.score < self._guard.below else ""
             if self._held:
-                self._say(f"{held(verdict, self._guard.below)}\n/send carries it out all the same", style="yellow")
+                self._say(
+                    f"{held_back_message(verdict, self._guard.below)}\n/send carries it out all the same",
+                    style="yellow",
+                )
                 return
         self.hand.say(text)
         self._now()

@@ -36,7 +36,7 @@ class _Pace:
 
     first: int
     began: float
-    shown: int = 0
+    last_shown: int = 0
 
     def left(self, progress: "Progress") -> float | None:
         """Return the estimated seconds to the end of the stage."""
@@ -63,10 +63,12 @@ def display() -> "Iterator[OnProgress]":
         every = max(1, progress.total // _PLAIN_LINES)
         if progress.stage in _LIVE_ALONE:
             return
-        due = progress.step // every != pace.shown // every or progress.step == progress.total
-        first = not pace.shown and "step_time" in progress.metrics  # Its line shows how long the whole stage takes.
-        if (due or first or "success_with_tool" in progress.metrics) and pace.shown != progress.step:
-            pace.shown = progress.step
+        due = progress.step // every != pace.last_shown // every or progress.step == progress.total
+        first = (
+            not pace.last_shown and "step_time" in progress.metrics
+        )  # Its line shows how long the whole stage takes.
+        if (due or first or "success_with_tool" in progress.metrics) and pace.last_shown != progress.step:
+            pace.last_shown = progress.step
             console.print(line, highlight=False, soft_wrap=True)
 
     with Live(console=console, auto_refresh=False, transient=True) as live:

@@ -1,80 +1,90 @@
 """`palaestra doctor`: what works on this machine; `palaestra doctor MODEL`: what works with this model.
 
-Everything only looks: nothing is installed, written or loaded. A check is a function that yields findings, `CHECKS`
-names those of the machine. Left out: repairing, which the remedies tell how to do.
+Everything only looks: nothing is installed, written or loaded. A check is a function that yields findings; `CHECKS`
+has those of the machine. Left out: repairing, which the remedies tell how to do.
 """
 
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import tyro
 
-from palaestra.cli import libraries, machine, sandbox_check
-from palaestra.cli.finding import DoctorFinding, probe, say, show
+from palaestra.cli import libraries, machine
+from palaestra.cli.finding import DoctorFinding, reason, say, show
 from palaestra.cli.output import Reported, reporting
 from palaestra.cli.train import parse
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 
-_MODEL_SECONDS = 300.0
-"""How long reading a model may take; a tokenizer may have to come from the hub."""
 _DRIVER = "; look at the GPU's driver (CUDA_VISIBLE_DEVICES= hides it), or pip install --force-reinstall torch"
 # It ends by itself, even if we are killed: an alarm nobody handles.
 _CHILD = """
 import dataclasses, json, signal
 signal.alarm({seconds})
-from {module} import {name} as look
-print(json.dumps([dataclasses.asdict(finding) for finding in look()]))
+from {module} import {name} as check
+print(json.dumps([dataclasses.asdict(finding) for finding in check()]))
 """
-Look = Callable[[], Iterator[DoctorFinding]]
+Check = Callable[[], Iterable[DoctorFinding]]
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A check made in a process of its own, for a driver or a daemon may hang it or crash it."""
+class InChild:
+    """A check in a process of its own, for a driver or a daemon may hang it or crash it."""
 
-    look: Look
-    seconds: float
+    check: Check
+    timeout: float
+    """Maximum seconds of the check."""
     advice: str = ""
+    """Text after the reason why the process failed."""
 
     def __call__(self) -> Iterator[DoctorFinding]:
-        program = _CHILD.format(seconds=int(self.seconds) + 5, module=self.look.__module__, name=self.look.__name__)
+        program = _CHILD.format(seconds=int(self.timeout) + 5, module=self.check.__module__, name=self.check.__name__)
         command, nothing = [sys.executable, "-P", "-c", program], subprocess.DEVNULL
         try:
-            done = subprocess.run(command, stdin=nothing, capture_output=True, timeout=self.seconds, check=True)
-            yield from (DoctorFinding(**found) for found in json.loads(done.stdout.splitlines()[-1]))
+            done = subprocess.run(command, stdin=nothing, capture_output=True, timeout=self.timeout, check=True)
+            yield from (DoctorFinding(**fields) for fields in json.loads(done.stdout.splitlines()[-1]))
             return
         except subprocess.TimeoutExpired:
-            how = f"did not end within {self.seconds:g} s"
+            failure = f"did not end within {self.timeout:g} s"
         except subprocess.CalledProcessError as error:
             if error.returncode < 0:
-                how = f"was killed by {signal.Signals(-error.returncode).name}"
+                failure = f"was killed by {signal.Signals(-error.returncode).name}"
             else:
-                said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-                how = f"ended with status {error.returncode}: {said}"
-        raise ChildProcessError(f"the process that tried it {how}{self.advice}")
+                last_line = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                failure = f"ended with status {error.returncode}: {last_line}"
+        raise ChildProcessError(f"the process that tried it {failure}{self.advice}")
 
 
-CHECKS: tuple[tuple[str, Look, float, bool], ...] = (
-    ("libraries", libraries.library_findings, 10.0, True),
-    ("torch", Apart(machine.torch_findings, 90.0, _DRIVER), 95.0, True),
-    ("runs", machine.place_findings, 10.0, True),
-    ("memory", machine.memory_findings, 10.0, False),
-    ("process limits", machine.limit_findings, 10.0, False),
-    (sandbox_check.LOCAL, Apart(sandbox_check.local_findings, 30.0), 35.0, False),
-    (sandbox_check.DOCKER, Apart(sandbox_check.docker_findings, 15.0), 20.0, False),
-    ("locale", machine.locale_findings, 10.0, False),
+CHECKS: tuple[tuple[str, Check, bool], ...] = (
+    ("libraries", libraries.library_findings, True),
+    ("torch", InChild(machine.torch_findings, 90.0, _DRIVER), True),
+    ("runs", machine.place_findings, True),
+    ("memory", machine.memory_findings, False),
+    ("process limits", machine.limit_findings, False),
+    (machine.LOCAL, InChild(machine.local_sandbox_findings, 30.0), False),
+    (machine.DOCKER, InChild(machine.docker_findings, 15.0), False),
 )
-"""What each looks at, its deadline in seconds, and whether the basic path needs it to end well."""
+"""What each checks, the check, and whether the basic path needs it to end well."""
+
+
+def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFinding]:
+    """Run a check. Its failure is a finding too, so that the other checks are still made."""
+    findings: list[DoctorFinding] = []
+    try:
+        findings.extend(check())
+    except (Exception, SystemExit) as error:  # Whatever a strange machine does to one check.
+        text = f"could not be looked at: {reason(error)}"
+        findings.append(DoctorFinding(about, text, "broken" if vital else "warning", vital=vital))
+    return findings
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class DoctorOptions(Reported):
     """Say what is installed and what works here; with a model, whether it can be trained.
 
     With any options of `palaestra train` behind the model, also what memory that run needs, and whether it fits.
@@ -87,18 +97,19 @@ class Options(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print what was found; 1 when the basic path, or training this model, does not work."""
-    options, remaining = tyro.cli(Options, args=list(arguments), prog="palaestra doctor", return_unknown_args=True)
+    """Print the findings; 1 when the basic path, or training this model, does not work."""
+    options, remaining = tyro.cli(
+        DoctorOptions, args=list(arguments), prog="palaestra doctor", return_unknown_args=True
+    )
     config = described_run(options, remaining)
     with reporting(options.json) as figures:
         return _examine(options, config, figures)
 
 
-def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any]) -> int:
+def _examine(options: DoctorOptions, config: GRPOConfig | None, figures: dict[str, Any]) -> int:
     if options.model is None:
         good, bad = "the basic path works: palaestra demo, palaestra train", "the basic path does not work"
-        findings_by_check = [probe(about, look, seconds, vital=vital) for about, look, seconds, vital in CHECKS]
-        findings = [finding for check_findings in findings_by_check for finding in check_findings]
+        findings = [finding for about, check, vital in CHECKS for finding in probe(about, check, vital=vital)]
     else:
         from palaestra.agents.local_model import find_device
         from palaestra.cli.model_check import model_findings
@@ -108,7 +119,7 @@ def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any
         if config is not None:
             room = room_of(find_device(config.device)) if options.gpu is None else gpu_room(options.gpu)
         good, bad = (f"{words} with --model {name}" for words in ("can be trained", "not ready to train"))
-        findings = probe("model", lambda: model_findings(name, config, room), _MODEL_SECONDS, vital=True)
+        findings = probe("model", lambda: model_findings(name, config, room), vital=True)
     fatal = any(finding.fatal for finding in findings)
     verdict_text = verdict(findings, good, bad)
     figures |= {"ok": not fatal, "verdict": verdict_text, "findings": list(map(asdict, findings))}
@@ -117,8 +128,8 @@ def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any
     return 1 if fatal else 0
 
 
-def described_run(options: Options, arguments: Sequence[str]) -> GRPOConfig | None:
-    """The run whose memory is asked for, as `palaestra train` would understand it; None where none is."""
+def described_run(options: DoctorOptions, arguments: Sequence[str]) -> GRPOConfig | None:
+    """Return the run that the options describe, as `palaestra train` understands it; None where they describe none."""
     if options.model is None and (arguments or options.gpu):
         raise UsageError(f"{[*arguments, '--gpu'][0]!r} describes a run: name its model first, palaestra doctor MODEL")
     if options.gpu is not None and options.gpu <= 0:

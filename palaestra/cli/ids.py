@@ -26,10 +26,16 @@ class AllowsCode(Reported):
     unless it is named here."""
 
 
+def search_current_folder() -> None:
+    """Let modules that are named on the command line be imported from the current folder first."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
 def import_allowed(modules: Iterable[str]) -> None:
     """Import the modules that a command line names, looked for in the current folder first."""
-    if modules and "" not in sys.path:
-        sys.path.insert(0, "")
+    if modules:
+        search_current_folder()
     for module in modules:
         import_author(module)
 

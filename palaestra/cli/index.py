@@ -25,7 +25,7 @@ _SHOWN_FAULTS = 5
 
 
 @dataclass(frozen=True)
-class Build:
+class IndexBuildOptions:
     """Make an index of a corpus. The same command again goes on with one that was interrupted."""
 
     corpus: Annotated[Path, tyro.conf.Positional]
@@ -36,16 +36,16 @@ class Build:
     dense: str | None = None
     """Folder or hub name of an embedding model: search by meaning, beside words."""
     query_prefix: str = ""
-    """What the model wants before a query: "query: " for e5."""
+    """Text that the model needs before a query: "query: " for e5."""
     passage_prefix: str = ""
-    """What the model wants before a passage: "passage: " for e5."""
+    """Text that the model needs before a passage: "passage: " for e5."""
     device: str = "cpu"
-    """Where the model computes."""
+    """Device of the model."""
 
 
 @dataclass(frozen=True)
-class Show:
-    """What an index is made of."""
+class IndexShowOptions:
+    """Show the contents of an index."""
 
     path: Annotated[Path, tyro.conf.Positional]
     """Its folder."""
@@ -61,23 +61,27 @@ class IndexSearchOptions:
     topn: int = 5
     """How many results."""
     engine: Literal["embedded", "dense", "hybrid"] = "embedded"
-    """By words, by meaning, or by both."""
+    """Search by words, by meaning, or by both."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One of the three."""
-    kinds: dict[str, Callable[..., Any]] = {"build": Build, "show": Show, "search": IndexSearchOptions}
+    """Build, show or search an index."""
+    kinds: dict[str, Callable[..., Any]] = {
+        "build": IndexBuildOptions,
+        "show": IndexShowOptions,
+        "search": IndexSearchOptions,
+    }
     options: Any = tyro.extras.subcommand_cli_from_dict(kinds, args=list(arguments), prog="palaestra index")
-    if isinstance(options, Build):
+    if isinstance(options, IndexBuildOptions):
         _build(options)
-    elif isinstance(options, Show):
+    elif isinstance(options, IndexShowOptions):
         _show(open_folder(options.path, "embedded"))
     else:
         _search(options)
     return 0
 
 
-def _build(options: Build) -> None:
+def _build(options: IndexBuildOptions) -> None:
     faults = 0
 
     def fault(reason: str) -> None:

@@ -7,8 +7,8 @@ The same command again asks only for what has no label yet. Left out: what a jud
 games, whose episodes are judged seat by seat.
 """
 
+import asyncio
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ from rich.console import Console
 
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.episodes import GameReader
-from palaestra.cli.output import Reported, reporting, require_writable
+from palaestra.cli.output import Reported, require_writable, run_reported
 from palaestra.endpoint.config import address_of
-from palaestra.errors import UsageError
+from palaestra.episode import Episode, Start
+from palaestra.errors import Broken, UsageError
 from palaestra.judging.prompt import episode_prompt
 from palaestra.judging.rule import by_rule
 from palaestra.judging.verdict import Verdict, written
@@ -36,15 +37,11 @@ _HELD_OUT = 5
 """One task in so many is for measuring, with all of its episodes."""
 _PEERS = 16
 """Other episodes of a task that a score is compared with, at most."""
-_AT_ONCE = 64
-"""Episodes for which a teacher is asked together."""
-_LOOK_UP = 0.01
-"""Seconds between two looks at what a teacher has said."""
 Label = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class JudgeOptions(Reported):
     """Label recorded episodes with verdicts."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -69,26 +66,28 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Write the labels; 1 where a teacher gave none for some episodes."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra judge")
-    with reporting(options.json) as figures:
-        found, counts = _labelled(options)
-        _with_peers(found)
-        write_text(options.out, "".join(f"{json.dumps(label)}\n" for label in found))
-        counts["taught"] = _teach(options.out, found)
-        counts["solved"] = sum(label["outcome"] >= 1 for label in found)
-        if found and counts["solved"] in (0, len(found)):
-            note(
-                f"{'all' if counts['solved'] else 'none'} of these episodes are solved: a judge that is taught by them "
-                "sees no difference; label what was played whole, as collect keeps it in FILE.played.jsonl"
-            )
-        figures |= counts
-        Console().print(table("labels", {name: (str(count),) for name, count in counts.items()}, ("",)))
-        return int(bool(counts["without a verdict"]))
+    return run_reported(JudgeOptions, "judge", arguments, _judge)
 
 
-def _labelled(options: Options) -> tuple[list[Label], dict[str, int]]:
-    """A label for each episode that has a reward, those that were there before among them."""
-    shown: dict[str, tuple[Record, str]] = {}
+def _judge(options: JudgeOptions, figures: dict[str, Any]) -> int:
+    labels, counts = _labelled(options)
+    _with_peers(labels)
+    write_text(options.out, "".join(f"{json.dumps(label)}\n" for label in labels))
+    counts["taught"] = _teach(options.out, labels)
+    counts["solved"] = sum(label["outcome"] >= 1 for label in labels)
+    if labels and counts["solved"] in (0, len(labels)):
+        note(
+            f"{'all' if counts['solved'] else 'none'} of these episodes are solved: a judge that is taught by them "
+            "sees no difference; label what was played whole, as collect keeps it in FILE.played.jsonl"
+        )
+    figures |= counts
+    Console().print(table("labels", {name: (str(count),) for name, count in counts.items()}, ("",)))
+    return int(bool(counts["without a verdict"]))
+
+
+def _labelled(options: JudgeOptions) -> tuple[list[Label], dict[str, int]]:
+    """Return a label for each episode that has a reward, earlier ones among them, and the counts."""
+    questions: dict[str, tuple[Record, str]] = {}
     broken = same = 0
     for _, record in GameReader(options.files, Console(stderr=True)):
         if record.episode.reward is None:
@@ -96,69 +95,73 @@ def _labelled(options: Options) -> tuple[list[Label], dict[str, int]]:
             continue
         question = str(episode_prompt(record.episode, options.read_chars)[1]["content"])
         name = blake2b(question.encode(), digest_size=12).hexdigest()
-        same += name in shown
-        shown.setdefault(name, (record, question))
-    if not shown:
+        same += name in questions
+        questions.setdefault(name, (record, question))
+    if not questions:
         raise UsageError(f"no episode in {', '.join(map(str, options.files))} has a reward: nothing can be labelled")
-    known = _known(options.out, shown)
-    new = {name: pair for name, pair in shown.items() if name not in known}
-    verdicts = _asked(options, new) if options.teacher else {name: _ruled(pair[0]) for name, pair in new.items()}
-    found = [known.get(name) or _label(name, *pair, verdicts[name]) for name, pair in shown.items() if name in known
-             or name in verdicts]  # fmt: skip
-    missing = len(shown) - len(found)
-    counts = {"labelled": len(found), "new": len(verdicts), "without a verdict": missing}
-    return found, counts | {"duplicates": same, "BROKEN": broken}
+    labels_before = _known(options.out, questions)
+    new = {name: pair for name, pair in questions.items() if name not in labels_before}
+    if options.teacher:
+        verdicts = _request_verdicts(options, new)
+    else:
+        verdicts = {name: _judge_by_rule(record.episode) for name, (record, _) in new.items()}
+    labels = [
+        labels_before.get(name) or _label(name, *pair, verdicts[name])
+        for name, pair in questions.items()
+        if name in labels_before or name in verdicts
+    ]
+    missing = len(questions) - len(labels)
+    counts = {"labelled": len(labels), "new": len(verdicts), "without a verdict": missing}
+    return labels, counts | {"duplicates": same, "BROKEN": broken}
 
 
-def _known(path: Path, shown: Mapping[str, Any]) -> dict[str, Label]:
-    """The labels that are there already; refused where they are of other episodes."""
+def _known(path: Path, questions: Mapping[str, Any]) -> dict[str, Label]:
+    """Return the labels in the file. Raise a UsageError if they are of other episodes."""
     if not path.exists():
         return {}
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        known = {str(row["id"]): row for row in rows}
+        labels = {str(row["id"]): row for row in rows}
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no file of labels: {error}; name another --out") from error
-    if other := [name for name in known if name not in shown]:
+    if other := [name for name in labels if name not in questions]:
         raise UsageError(
-            f"{path} holds labels of other episodes: {len(other)} of {len(known)}, such as {other[0]}; name the "
+            f"{path} holds labels of other episodes: {len(other)} of {len(labels)}, such as {other[0]}; name the "
             "episode files (and --read-chars) that they were made of, or another --out"
         )
-    return known
+    return labels
 
 
-def _ruled(record: Record) -> Verdict:
-    episode = record.episode
+def _judge_by_rule(episode: Episode) -> Verdict:
     return by_rule(episode.attempt, episode.parts.get("success", 0.0) >= 1, bool(episode.tools))
 
 
-def _asked(options: Options, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
-    """A teacher's verdicts; an episode for which it gave none is told, and is asked for the next time."""
-    from palaestra.trainers.reward.open_judge import open_scoring
+def _request_verdicts(options: JudgeOptions, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
+    """Return a teacher's verdicts by label id. An episode without one is asked for again the next time."""
     from palaestra.trainers.reward.reward_model import ReasoningReward
 
     settings = ReasoningReward(options.teacher, options.teacher_model, read_chars=options.read_chars)
-    found: dict[str, Verdict] = {}
-    names = {id(record.episode): name for name, (record, _) in new.items()}
+    verdicts: dict[str, Verdict] = {}
+    faults: list[str] = []
+
+    async def request_all() -> None:
+        at_once = asyncio.Semaphore(settings.at_once)
+
+        async def request(name: str, record: Record) -> None:
+            async with at_once:
+                try:
+                    verdicts[name] = await judge.client.ask(episode_prompt(record.episode, options.read_chars))
+                except Broken as error:
+                    faults.append(str(error))
+
+        await asyncio.gather(*(request(name, record) for name, (record, _) in new.items()))
+
     with closing(settings.opened()) as judge:
         judge.check()
-        with closing(open_scoring(lambda episode: {}, judge)) as asked:
-            waiting, out, fault = [record.episode for record, _ in new.values()][::-1], 0, ""
-            while waiting or out:
-                while waiting and out < _AT_ONCE:
-                    asked.put(waiting.pop())
-                    out += 1
-                time.sleep(_LOOK_UP)
-                for scored in asked.ready():
-                    out -= 1
-                    if scored.terms is None:
-                        fault = scored.fault
-                        continue
-                    said = scored.remarks
-                    found[names[id(scored.episode)]] = Verdict(said["score"], said["critique"], said["analysis"])
-    if fault:
-        show_line(Console(stderr=True), f"{len(new) - len(found)} episodes have no verdict; the last: {fault}")
-    return found
+        asyncio.run(request_all())
+    if faults:
+        show_line(Console(stderr=True), f"{len(faults)} episodes have no verdict; the last: {faults[-1]}")
+    return verdicts
 
 
 def _label(name: str, record: Record, question: str, verdict: Verdict) -> Label:
@@ -176,26 +179,25 @@ def _label(name: str, record: Record, question: str, verdict: Verdict) -> Label:
 
 
 def _with_peers(labels: Sequence[Label]) -> None:
-    """Each label knows score and outcome of others of its task."""
+    """Add to each label the score and outcome of other labels of its task."""
     by_task: dict[str, list[Label]] = {}
     for label in labels:
         by_task.setdefault(label["task"], []).append(label)
     for label in labels:
-        others = [[one["answer"], one["outcome"]] for one in by_task[label["task"]] if one is not label]
+        others = [[other["answer"], other["outcome"]] for other in by_task[label["task"]] if other is not label]
         label["peers"] = others[:_PEERS]
 
 
 def _teach(path: Path, labels: Sequence[Label]) -> int:
-    """Play the verdicts on training tasks, for a student to imitate."""
+    """Write the verdicts on training tasks as episodes for a student to imitate. Return their number."""
     from palaestra.agents import Agent, ScriptedPolicy, play
-    from palaestra.episode import Start
 
     if all(label["split"] != "train" for label in labels):
         return 0
-    said = {label["prompt"]: label["verdict"] for label in labels}
+    verdicts = {label["prompt"]: label["verdict"] for label in labels}
     options = {"tasks": str(path), "split": "train"}
-    agent = Agent(ScriptedPolicy(lambda messages, rng: said[messages[-1]["content"]]))
+    agent = Agent(ScriptedPolicy(lambda messages, rng: verdicts[messages[-1]["content"]]))
     with closing(arena(JUDGE, 16, **options)) as opened:
-        played = play(agent, opened, (Start(task, task, task) for task in range(opened.task_count)))
-        records = (Record(JUDGE, episode, options, agent="a teacher of judges") for episode in played)
+        episodes = play(agent, opened, (Start(task, task, task) for task in range(opened.task_count)))
+        records = (Record(JUDGE, episode, options, agent="a teacher of judges") for episode in episodes)
         return write(path.with_name(f"{path.stem}.taught.jsonl"), records)

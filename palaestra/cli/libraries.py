@@ -40,7 +40,7 @@ PURPOSES = {
     "vllm": "give weights to vLLM servers from GPU to GPU",
     "dev": "work on palaestra itself",
 }
-"""What each extra enables."""
+"""Maps an extra to what it enables."""
 _MODULES = {"faiss-cpu": "faiss", "python-docx": "docx", "python-pptx": "pptx", "pytest-xdist": "xdist"}
 """Modules with another name than their library."""
 BASIC_EXTRA = "train"
@@ -48,7 +48,7 @@ BASIC_EXTRA = "train"
 
 
 def library_findings() -> Iterator[DoctorFinding]:
-    """Python, palaestra, then a line a library, and after each extra's libraries what it enables."""
+    """Yield Python, palaestra, then each library, and after the libraries of an extra what it enables."""
     python = f"{python_version()} ({sys.executable})"
     try:
         about = metadata.metadata("palaestra")
@@ -66,14 +66,13 @@ def library_findings() -> Iterator[DoctorFinding]:
         text = f"{palaestra.__version__}, but was installed as {about['Version']}: its requirements may be out of date"
         yield DoctorFinding("palaestra", text, "warning", "pip install again in its folder")
     requirements = [Requirement(line) for line in metadata.requires("palaestra") or ()]
-    told: set[str] = set()
+    printed: set[str] = set()
     for extra in ("", *(about.get_all("Provides-Extra") or ())):
         # An extra may name palaestra's own extras, which stand here themselves.
-        wanted = [one for one in requirements if one.name != "palaestra" and _brings(extra, one)]
-        lines = [_library(one, extra) for one in wanted]
+        lines = [_library(need, extra) for need in requirements if need.name != "palaestra" and _brings(extra, need)]
         if extra != "dev":  # Its dozen lines would bury the others.
-            yield from (line for line in lines if line.about not in told)
-            told |= {line.about for line in lines}
+            yield from (line for line in lines if line.about not in printed)
+            printed |= {line.about for line in lines}
         if extra:
             absent = ", ".join(line.about for line in lines if line.state != "ok")
             text = PURPOSES.get(extra, "") + (f"; not ready: {absent}" if absent else "")
@@ -83,35 +82,33 @@ def library_findings() -> Iterator[DoctorFinding]:
             )
 
 
-def _brings(extra: str, one: Requirement) -> bool:
-    """Whether an extra asks for this; no extra, for what is always installed."""
-    asked, always = (one.marker is None or one.marker.evaluate({"extra": name}) for name in (extra, ""))
-    return asked and not (extra and always)
+def _brings(extra: str, need: Requirement) -> bool:
+    """Return whether an extra needs this library; no extra, for what is always installed."""
+    needed, always = (need.marker is None or need.marker.evaluate({"extra": name}) for name in (extra, ""))
+    return needed and not (extra and always)
 
 
-def _library(wanted: Requirement, extra: str) -> DoctorFinding:
-    """One library: there or not, and in range or not."""
-    supported = ",".join(sorted(map(str, wanted.specifier), reverse=True))
+def _library(need: Requirement, extra: str) -> DoctorFinding:
+    """Return whether one library is there, and in range."""
+    supported = ",".join(sorted(map(str, need.specifier), reverse=True))
     needs = f"(needs {supported})" if supported else "(any version will do)"
-    install = f"pip install '{wanted.name}{supported}'"
+    install = f"pip install '{need.name}{supported}'"
     vital = extra in ("", BASIC_EXTRA)
     try:
-        version = metadata.version(wanted.name)
+        version = metadata.version(need.name)
     except metadata.PackageNotFoundError:
         remedy = f"pip install 'palaestra[{extra}]'" if extra else install
-        return DoctorFinding(wanted.name, f"not installed {needs}", "missing", remedy, vital)
-    if not findable(wanted.name):
+        return DoctorFinding(need.name, f"not installed {needs}", "missing", remedy, vital)
+    if not findable(need.name):
         text = f"{version} is listed as installed, but cannot be imported"
-        return DoctorFinding(
-            wanted.name, text, "broken", install.replace("install", "install --force-reinstall"), vital
-        )
-    if not wanted.specifier.contains(version, prereleases=True):
-        return DoctorFinding(wanted.name, f"{version} {needs}", "broken", install, vital)
-    return DoctorFinding(wanted.name, f"{version} {needs}")
+        return DoctorFinding(need.name, text, "broken", install.replace("install", "install --force-reinstall"), vital)
+    if not need.specifier.contains(version, prereleases=True):
+        return DoctorFinding(need.name, f"{version} {needs}", "broken", install, vital)
+    return DoctorFinding(need.name, f"{version} {needs}")
 
 
 def findable(library: str) -> bool:
-    """Whether a library's module could be imported, without importing it."""
+    """Return whether a library's module could be imported, without importing it."""
     module = _MODULES.get(library, library.replace("-", "_").lower())
     try:
         return util.find_spec(module) is not None

@@ -22,7 +22,7 @@ BESIDE = 52
 
 
 @dataclass(frozen=True)
-class Options:
+class ListOptions:
     """Show the registered environments."""
 
     env_id: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV-ID]", help_behavior_hint="")] = None
@@ -31,16 +31,16 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the ids, as a table where it fits, or what there is to know of one."""
-    options, console = tyro.cli(Options, args=list(arguments), prog="palaestra list"), Console()
+    options, console = tyro.cli(ListOptions, args=list(arguments), prog="palaestra list"), Console()
     if options.env_id is not None:
         _show_one(resolve(options.env_id).rpartition(":")[2], console)
         return 0
     faults: dict[str, str] = {}
     rows = {env_id: _row(env_id, faults) for env_id in (*registered(), *games())}
     if console.width >= max(map(len, rows)) + BESIDE:
-        drawn = table("", rows, ("tools", "task"), justify="left")
-        drawn.columns[0].no_wrap = True  # An id in two pieces can be neither searched for nor copied.
-        console.print(drawn)
+        listing = table("", rows, ("tools", "task"), justify="left")
+        listing.columns[0].no_wrap = True  # An id in two pieces can be neither searched for nor copied.
+        console.print(listing)
     else:
         for env_id, row in rows.items():
             _show_row(env_id, row, console)
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show_one(env_id: str, console: Console) -> None:
-    """What it is, and each option with its default."""
+    """Print one environment, and each of its options with its default."""
     faults: dict[str, str] = {}
     _show_row(env_id, _row(env_id, faults), console)
     for text in faults.values():

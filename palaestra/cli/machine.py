@@ -1,28 +1,30 @@
-"""What this machine offers: torch and its devices, memory, disk, limits and letters.
+"""Findings about this machine: torch and its devices, memory, disk, limits, and its sandboxes.
 
-Everything only looks, but for one step of training in memory. Left out: where agents' programs can run
-(`sandbox_check`).
+Everything only looks, but for one step of training in memory. Left out: sandboxes on other machines, and whether what a
+guard stops is really stopped, which `make prove` tries with hostile programs.
 """
 
-import locale
 import os
 import shutil
-import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
 from palaestra.cli.finding import DoctorFinding, reason
 from palaestra.cli.libraries import BASIC_EXTRA, findable
+from palaestra.errors import Broken, MissingExtra, PalaestraError, SandboxUnavailable
 from palaestra.trainers.scale.available_memory import amount, available_memory
 
+LOCAL, DOCKER = "local sandbox", "docker sandbox"
+_PROGRAM_SECONDS = 20.0
 _LOW_DISK = 2 * 2**30
 """A run of the tiny agent needs megabytes, one of a model of four billion parameters 16 GB."""
 _TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "jinja2")
 
 
 def torch_findings() -> Iterator[DoctorFinding]:
-    """Whether the libraries of the basic path can be imported and make a step, and on which devices."""
+    """Yield whether the libraries of the basic path can be imported and make a step, and on which devices."""
     if absent := [name for name in _TRAINING if not findable(name)]:
         remedy = f"pip install 'palaestra[{BASIC_EXTRA}]'"
         yield DoctorFinding("basic path", f"needs {', '.join(absent)}", "missing", remedy, vital=True)
@@ -48,7 +50,7 @@ def torch_findings() -> Iterator[DoctorFinding]:
 
 
 def _device_findings() -> Iterator[DoctorFinding]:
-    """Build, devices and threads of torch."""
+    """Yield the build, devices and threads of torch."""
     import torch
 
     hip = getattr(torch.version, "hip", None)
@@ -73,7 +75,7 @@ def _device_findings() -> Iterator[DoctorFinding]:
 
 
 def place_findings(folder: Path = Path("runs")) -> Iterator[DoctorFinding]:
-    """Whether the results of a run can be written, and how much room there is."""
+    """Yield whether the results of a run can be written, and how much disk is free."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     wrong = f"{there} is a file, not a folder" if not there.is_dir() else ""
     if not os.access(there, os.W_OK | os.X_OK):
@@ -87,25 +89,72 @@ def place_findings(folder: Path = Path("runs")) -> Iterator[DoctorFinding]:
 
 
 def memory_findings() -> Iterator[DoctorFinding]:
-    """Main memory, as far as this process may use it."""
+    """Yield the main memory, as far as this process may use it."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = available_memory()
     yield DoctorFinding("memory", f"{amount(free) if free else 'an unknown part'} available of {amount(total)}")
 
 
 def limit_findings() -> Iterator[DoctorFinding]:
-    """What this process and its children may use."""
+    """Yield the limits of this process and its children."""
     import resource  # Not there on every system.
 
     limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE, "memory": resource.RLIMIT_AS}
-    shown = {name: resource.getrlimit(which)[0] for name, which in limits.items()}
-    text = ", ".join(f"{name} {'no limit' if n == resource.RLIM_INFINITY else n}" for name, n in shown.items())
-    few = 0 <= shown["open files"] < 1024
+    values = {name: resource.getrlimit(which)[0] for name, which in limits.items()}
+    text = ", ".join(f"{name} {'no limit' if n == resource.RLIM_INFINITY else n}" for name, n in values.items())
+    few = 0 <= values["open files"] < 1024
     yield DoctorFinding("process limits", text, "warning" if few else "ok", "ulimit -n 4096" if few else "")
 
 
-def locale_findings() -> Iterator[DoctorFinding]:
-    """Which letters can be shown."""
-    remedy = "" if sys.stdout.encoding.lower() in ("utf-8", "utf8") else "set LANG=C.UTF-8 or PYTHONUTF8=1"
-    text = f"output in {sys.stdout.encoding}, files in {locale.getencoding()}"
-    yield DoctorFinding("locale", text, "warning" if remedy else "ok", remedy)
+def local_sandbox_findings() -> Iterator[DoctorFinding]:
+    """Yield what the local sandbox enforces here, and what is weaker, or why it is not available."""
+    from palaestra.envs.sandboxes import open_sandbox
+
+    try:
+        with open_sandbox("local") as sandbox:
+            ran = sandbox.run_once("print(6 * 7)", timeout=_PROGRAM_SECONDS)
+            guards = asdict(sandbox.capabilities())
+    except (SandboxUnavailable, Broken) as error:
+        yield _refusal(LOCAL, error)
+        return
+    if ran.stdout != "42\n":
+        yield DoctorFinding(
+            LOCAL, f"it opens, but runs no program: {ran.limit_hit or ran.stderr.strip()[-300:]}", "broken"
+        )
+        return
+    notes, _ = guards.pop("notes"), guards.pop("backend")
+    there = ", ".join(name if value is True else f"{name} {value}" for name, value in guards.items() if value)
+    absent = ", ".join(name for name, value in guards.items() if not value)
+    text = f"runs programs; guards: {there}" + (f"; without {absent}" if absent else "")
+    yield DoctorFinding(LOCAL, text, "warning" if notes else "ok")
+    for note in notes:
+        yield DoctorFinding(f"{LOCAL}, weaker", note, "warning")
+
+
+def docker_findings() -> Iterator[DoctorFinding]:
+    """Yield findings on the container engine: whether it answers, and which of our images it has."""
+    from palaestra.envs.sandboxes.docker import images
+    from palaestra.envs.sandboxes.docker.connection import DockerConnection
+
+    try:
+        engine = DockerConnection(None)
+    except (SandboxUnavailable, MissingExtra) as error:
+        yield _refusal(DOCKER, error)
+        return
+    name, runtimes = "Podman" if engine.is_podman else "Docker", ", ".join(sorted(engine.info.get("Runtimes") or ()))
+    yield DoctorFinding(DOCKER, f"{name} {engine.info.get('ServerVersion')} answers; runtimes: {runtimes or 'its own'}")
+    with engine.client() as api:
+        for image in images.PURPOSES:
+            try:
+                images.check(api, image)
+                yield DoctorFinding(f"docker image {image}", "is there")
+            except SandboxUnavailable as error:
+                yield _refusal(f"docker image {image}", error)
+
+
+def _refusal(about: str, error: PalaestraError) -> DoctorFinding:
+    """Return the finding of a backend's error: its first line says what is missing, the others what helps."""
+    missing, *remedies = str(error).splitlines()
+    return DoctorFinding(
+        about, missing.partition("': ")[2] or missing, "missing", "; or ".join(map(str.strip, remedies))
+    )

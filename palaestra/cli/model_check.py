@@ -27,7 +27,7 @@ from palaestra.trainers.scale.memory_estimate import Outline, outline
 
 
 def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[DoctorFinding]:
-    """Everything there is to say of a model, and of the memory of a run with it where one is described."""
+    """Yield the findings about a model, and about the memory of a run with it where one is described."""
     try:
         config, tokenizer, stops = read(name)
     except Exception as error:  # Broken files end in errors of every kind, and so does the hub.
@@ -46,14 +46,14 @@ def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) 
         if (largest := max(tokenizer.get_vocab().values(), default=0)) >= shape.words:
             text = f"the tokenizer has ids up to {largest}, the model knows {shape.words}"
             yield _broken("vocabulary", text, "take tokenizer and model from the same place")
-    for said in examine(tokenizer, stops):
-        yield DoctorFinding(said.about, said.text, said.state, said.remedy, vital=True)
+    for finding in examine(tokenizer, stops):
+        yield DoctorFinding(finding.about, finding.text, finding.state, finding.remedy, vital=True)
     if shape is not None and run is not None and room is not None:
         yield from _memory(config, run, room)
 
 
 def read(name: str) -> tuple[Any, Any, list[int]]:
-    """Config, tokenizer and stops of a model's folder or hub name."""
+    """Return config, tokenizer and stop tokens of a model's folder or hub name."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
     from transformers.utils import hub
     from transformers.utils import logging as transformers_logging
@@ -88,7 +88,7 @@ def read(name: str) -> tuple[Any, Any, list[int]]:
 
 
 def _architecture(shape: Outline) -> Iterator[DoctorFinding]:
-    """Whether the built-in engine serves this model, judged by what the engine itself goes by."""
+    """Yield whether the built-in engine serves this model, by the rules of the engine itself."""
     name = type(shape.model).__name__
     size = f"{shape.parameters / 1e9:.2f} billion" if shape.parameters >= 1e8 else f"{shape.parameters:,}"
     yield DoctorFinding("parameters", f"{size} ({name}, {shape.layers} layers)")
@@ -110,11 +110,11 @@ def _architecture(shape: Outline) -> Iterator[DoctorFinding]:
 
 
 def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
-    """Whether the safetensors files are there, whole, and hold the weights that the config asks for."""
+    """Yield whether the safetensors files are there, whole, and hold the weights that the config asks for."""
     from safetensors import safe_open
 
     file, files = "model.safetensors.index.json", ["model.safetensors"]
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     kinds: set[str] = set()
     try:
         if (folder / file).is_file():
@@ -123,15 +123,15 @@ def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
             with safe_open(folder / file, framework="np") as opened:
                 for key in opened.keys():  # noqa: SIM118  (the file is no dict)
                     part = opened.get_slice(key)
-                    found[key], kinds = math.prod(part.get_shape()), kinds | {part.get_dtype()}
+                    sizes[key], kinds = math.prod(part.get_shape()), kinds | {part.get_dtype()}
     except FileNotFoundError:
         yield _broken("weights", f"missing: {file}", "fetch the model again; only safetensors are read")
         return
     except Exception as error:  # SafetensorError, and whatever a file that is no index makes of itself.
         yield _broken("weights", f"{file} is cut short or damaged: {reason(error)}", "fetch the model again")
         return
-    lacking = sorted({key for key, _ in shape.model.named_parameters()} - set(found))
-    total = sum(found.values())
+    lacking = sorted({key for key, _ in shape.model.named_parameters()} - set(sizes))
+    total = sum(sizes.values())
     stored = f"{total:,} in {len(files)} files of {'/'.join(sorted(kinds))}"
     # Names may differ by a prefix where transformers renames them; counts then still agree.
     if lacking and total < shape.parameters:
@@ -142,19 +142,19 @@ def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
 
 
 def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[DoctorFinding]:
-    """What a run takes, whether there is room for it, and what `train` would choose for it."""
+    """Yield the memory of a run, whether the machine has it, and what `train` would choose for it."""
     import torch
 
     chooses = room.on_gpu if run.scale.fit is None else run.scale.fit
     refused = ""
     try:
-        found = (fitted if chooses else counted)(run, config, room)
+        fit = (fitted if chooses else counted)(run, config, room)
     except UsageError as error:
-        found, refused = counted(run, config, room), str(error)
-    device, needed = find_device(run.device), found.estimate
+        fit, refused = counted(run, config, room), str(error)
+    device, needed = find_device(run.device), fit.estimate
     if room.on_gpu == (device.type == "cuda"):  # It is asked for this device, not for one that is not here.
         shape = outline(config)
-        kernel = kernel_for(device, getattr(torch, found.config.scale.precision), shape.head_width)
+        kernel = kernel_for(device, getattr(torch, fit.config.scale.precision), shape.head_width)
         yield DoctorFinding("attention kernel", f"{kernel.name}, in the learner")
     phases = {
         "held": needed.held,
@@ -166,15 +166,15 @@ def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[DoctorFinding]
     for phase, parts in phases.items():
         for part in parts:
             yield DoctorFinding(f"memory {phase}", f"{amount(part.size)} {part.name} ({part.how})")
-    if found.notes:
-        yield DoctorFinding("fit", f"train chooses {', '.join(found.notes)}")
+    if fit.notes:
+        yield DoctorFinding("fit", f"train chooses {', '.join(fit.notes)}")
     total = f"{amount(needed.total)}"
     if not room.device:
         yield DoctorFinding("memory in all", f"{total}; what this machine has is not known", "warning")
     elif fits(needed, room):
         yield DoctorFinding("memory in all", f"{total}; available on {room.name}: {amount(room.device)}")
     else:
-        text, _, remedy = (refused or refusal(found.config, config, room)).rpartition(". ")
+        text, _, remedy = (refused or refusal(fit.config, config, room)).rpartition(". ")
         yield DoctorFinding("memory in all", text, "warning", remedy)
 
 

@@ -8,11 +8,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import tyro
 
 from palaestra.errors import UsageError
 
@@ -25,6 +27,18 @@ class Reported:
 
     json: Path | None = None
     """Write the results here too, as one JSON object; `-` prints that object alone on standard output."""
+
+
+ReportedT = TypeVar("ReportedT", bound=Reported)
+
+
+def run_reported(
+    kind: type[ReportedT], command: str, arguments: Sequence[str], body: Callable[[ReportedT, dict[str, Any]], int]
+) -> int:
+    """Parse the options of a command and run its `body`, which fills in the results. Return the exit status."""
+    options = tyro.cli(kind, args=list(arguments), prog=f"palaestra {command}")
+    with reporting(options.json) as figures:
+        return body(options, figures)
 
 
 @contextmanager
@@ -56,9 +70,9 @@ def require_writable(option: str, path: Path) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for what is no number: null."""
+    """Return the value with null for NaN and infinities, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(name): _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(name): _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -9,15 +9,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
+from palaestra.cli.agents import GuardOptions
 from palaestra.cli.blame import blaming
 from palaestra.cli.ids import resolve
+from palaestra.cli.shared_options import EnvironmentOptions
 from palaestra.errors import EnvironmentDefect, PalaestraError, UsageError
-from palaestra.plain import from_pairs
 from palaestra.registry import check_options
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ _OPENING = re.compile(r'\s*("""(?=\s*$)|`{3,}(?!.*`)|~{3,})')
 """A line that opens a turn of several lines: three quotes alone, or a Markdown fence."""
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class PlayOptions(EnvironmentOptions, GuardOptions):
     """Step an environment by hand, as its agent sees it; of a game every seat, or with --env-options seat=NAME one."""
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV-ID")]
@@ -37,45 +38,27 @@ class Options:
     seed: int | None = None
     """The environment's own randomness, and the task where none is given; drawn by default."""
     task: int | None = None
-    """Which task."""
-    split: Literal["train", "eval"] | None = None
-    """Which tasks; by default what the environment itself takes, which is train for most."""
-    env_options: tuple[str, ...] = ()
-    """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
+    """Index of the task."""
     episode: str | None = None
     """FILE or FILE:N: begin where the N-th recorded episode of a file ended; /undo leads back from there. A game is
     taken up with all of its seats."""
     model: str | None = None
     """Folder or hub name whose tokens /tokens shows."""
-    guard_url: str | None = None
-    """OpenAI-compatible server of a reward model (`palaestra serve rrm`) that reads each turn before it is carried out;
-    one that it holds back is carried out by /send."""
-    guard_below: float = 0.3
-    """Scores below this hold a turn back."""
-    guard_model: str = "rrm"
-    """The reward model's name at --guard-url."""
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"seed is {self.seed}; expected 0 or more")
 
-    @property
-    def environment(self) -> dict[str, Any]:
-        """What was asked for of the environment."""
-        chosen = {} if self.split is None else {"split": self.split}
-        return {**chosen, **from_pairs(self.env_options, "env_options")}
-
 
 def run(arguments: Sequence[str]) -> int:
     """Read turns and questions until the input ends; 1 when the episode broke, or the environment is at fault."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra play")
+    options = tyro.cli(PlayOptions, args=list(arguments), prog="palaestra play")
     env_id, console = resolve(options.env_id), Console(highlight=False)
-    from palaestra.cli.agents import open_guard
     from palaestra.cli.desk import PlayConsole
     from palaestra.envs.records.by_hand import open_by_hand
 
     check_options(env_id, options.environment)
-    guard = open_guard(options.guard_url, options.guard_below, options.guard_model)
+    guard = options.open_guard()
     hand = open_by_hand(env_id, options.environment)
     desk = PlayConsole(hand, console, options.model, typed=sys.stdin.isatty(), guard=guard)
     try:

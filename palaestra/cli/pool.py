@@ -30,7 +30,7 @@ _UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class PoolOptions(Reported):
     """Make one file of training tasks of several, and say how many rows of each source every rule has dropped.
 
     Read are files of tasks, as `palaestra data` reads them, and those of questions and problems in their makers' own
@@ -61,21 +61,21 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Write the pool; 1 where nothing is left."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra pool")
+    options = tyro.cli(PoolOptions, args=list(arguments), prog="palaestra pool")
     with reporting(options.json) as figures:
         rows, unreadable = _read(options.files)
         tests = [prompt for path in options.against for prompt in read_test_prompts(path)]
-        named = {task.prompt for path in options.curated for task in Curated.read(path).tasks}
-        if named and named.isdisjoint(prompt_digest(row.task.prompt) for row in rows):
+        prompts = {task.prompt for path in options.curated for task in Curated.read(path).tasks}
+        if prompts and prompts.isdisjoint(prompt_digest(row.task.prompt) for row in rows):
             raise UsageError("no task of --curated is in these files; expected a file that was curated on their tasks")
 
         def fits(prompt: str) -> bool:
             """The held-out fifth, which is never curated, stays: it is for measuring."""
-            return not named or prompt_digest(prompt) in named or split_of(prompt) == "eval"
+            return not prompts or prompt_digest(prompt) in prompts or split_of(prompt) == "eval"
 
         pool = pooled(rows, tests, disputed=disputed_by(_episodes(options.attempts)), fits=fits)
         figures |= {"out": str(options.out), "rows": len(rows) + sum(unreadable.values()), "kept": len(pool.kept)}
-        figures |= {_UNREADABLE: unreadable, "by_source": {name: dict(own) for name, own in pool.counts.items()}}
+        figures |= {_UNREADABLE: unreadable, "by_source": {name: dict(counts) for name, counts in pool.counts.items()}}
         console = Console()
         console.print(table("", *_shown(pool)))
         if not pool.kept:
@@ -91,8 +91,8 @@ def _read(paths: Sequence[Path]) -> tuple[list[PoolRow], dict[str, int]]:
     rows: list[PoolRow] = []
     unreadable: dict[str, int] = {}
     for path in paths:
-        found, fault = read_pool_file(path)
-        rows += found
+        file_rows, fault = read_pool_file(path)
+        rows += file_rows
         if fault is not None:
             unreadable[str(path)] = fault.count
             note("; ".join([f"{path}: {fault.summary} and left out", *fault.faults[:_SHOWN]]))
@@ -116,19 +116,19 @@ def _episodes(paths: Sequence[Path]) -> Iterator[Episode]:
 def _shown(pool: TaskPool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     """A row a source, a column a rule that has dropped anything."""
     sources = dict(pool.counts)
-    names = ("rows", *(rule for rule in RULES if any(own[rule] for own in sources.values())), "kept")
+    names = ("rows", *(rule for rule in RULES if any(counts[rule] for counts in sources.values())), "kept")
     if len(sources) > 1:
-        sources["all"] = {name: sum(own[name] for own in sources.values()) for name in names}
-    return {source: tuple(f"{own[name]:,}" for name in names) for source, own in sources.items()}, names
+        sources["all"] = {name: sum(counts[name] for counts in sources.values()) for name in names}
+    return {source: tuple(f"{counts[name]:,}" for name in names) for source, counts in sources.items()}, names
 
 
 def _written(rows: Sequence[PoolRow]) -> Iterator[dict[str, Any]]:
     """Each row as `read_tasks` reads it again: ids that differ, one source and one split for all."""
-    taken = set[str]()
+    used_names = set[str]()
     for row in rows:
-        own, source = row.task.id, row.source
-        names = chain((own, f"{source}/{own}"), (f"{source}/{own} {number}" for number in count(2)))
-        name = next(one for one in names if one not in taken)
-        taken.add(name)
+        task_id, source = row.task.id, row.source
+        names = chain((task_id, f"{source}/{task_id}"), (f"{source}/{task_id} {number}" for number in count(2)))
+        name = next(candidate for candidate in names if candidate not in used_names)
+        used_names.add(name)
         parts = {"id": name, "prompt": row.task.prompt, "answer": row.task.answer, "source": source, "split": "train"}
         yield {**parts, **{name: value for name, value in row.task.data.items() if name not in parts}}

@@ -16,7 +16,7 @@ from palaestra.trainers.validation import PARTS, plain
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class RecipesOptions(Reported):
     """Show the presets of the algorithm."""
 
     name: Annotated[
@@ -34,7 +34,7 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print the presets by what differs from the first, or one of them whole."""
-    options, console = tyro.cli(Options, args=list(arguments), prog="palaestra recipes"), Console()
+    options, console = tyro.cli(RecipesOptions, args=list(arguments), prog="palaestra recipes"), Console()
     with reporting(options.json) as figures:
         for name in options.name:
             find_recipe(name)  # Or an error that names the closest.

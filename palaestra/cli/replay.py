@@ -12,14 +12,14 @@ from rich.console import Console
 from palaestra.cli.display import show_line
 from palaestra.cli.episodes import GameReader
 from palaestra.cli.ids import AllowsCode, import_allowed
-from palaestra.cli.output import reporting
+from palaestra.cli.output import run_reported
 from palaestra.plain import from_pairs
 
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Options(AllowsCode):
+class ReplayOptions(AllowsCode):
     """Run recorded episodes again without their tools, and compare observations and rewards with the record.
 
     A game is run with all of its seats, which must be in one file.
@@ -34,12 +34,10 @@ class Options(AllowsCode):
 
 def run(arguments: Sequence[str]) -> int:
     """Print what differs; 1 when something does, when a seat of a game is missing, or when a line is no record."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra replay")
-    with reporting(options.json) as figures:
-        return _replay(options, figures)
+    return run_reported(ReplayOptions, "replay", arguments, _replay)
 
 
-def _replay(options: Options, figures: dict[str, Any]) -> int:
+def _replay(options: ReplayOptions, figures: dict[str, Any]) -> int:
     from palaestra.envs.records.gathering import ReplayMachines
 
     console, counts = Console(), Counter[str]()
@@ -47,7 +45,7 @@ def _replay(options: Options, figures: dict[str, Any]) -> int:
     reading, stage = GameReader(options.files, console), ReplayMachines(from_pairs(options.env_options, "env_options"))
     for whole in reading.whole():
         place, record = whole[0]
-        difference = stage.replay([one for _, one in whole])
+        difference = stage.replay([seat_record for _, seat_record in whole])
         name = "different" if difference else "identical" if record.episode.reward is not None else "BROKEN"
         counts[name] += len(whole)
         if difference:
@@ -56,9 +54,9 @@ def _replay(options: Options, figures: dict[str, Any]) -> int:
                 show_line(console, f"{place}: {difference}")
     figures |= {name.lower(): counts[name] for name in ("identical", "different", "BROKEN")}
     figures |= {"incomplete": reading.alone, "defects": reading.defects}
-    said = [f"{counts['identical']} identical", f"{counts['different']} different"]
-    said += [f"{counts['BROKEN']} BROKEN, identical as far as they got"] * bool(counts["BROKEN"])
-    said += [f"{reading.alone} not run, for other seats of their games are missing"] * bool(reading.alone)
-    said += [f"{reading.defects} lines are no episodes"] * bool(reading.defects)
-    console.print(", ".join(said), highlight=False)
+    parts = [f"{counts['identical']} identical", f"{counts['different']} different"]
+    parts += [f"{counts['BROKEN']} BROKEN, identical as far as they got"] * bool(counts["BROKEN"])
+    parts += [f"{reading.alone} not run, for other seats of their games are missing"] * bool(reading.alone)
+    parts += [f"{reading.defects} lines are no episodes"] * bool(reading.defects)
+    console.print(", ".join(parts), highlight=False)
     return 1 if counts["different"] or reading.alone or reading.defects else 0

@@ -1,6 +1,5 @@
 """`palaestra rescore FILE --reward NAME`: what another reward would have given for episodes that were played."""
 
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +14,8 @@ from rich.table import Table
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import show_line, table
 from palaestra.cli.episodes import GameReader
-from palaestra.cli.ids import AllowsCode, import_allowed, resolve
-from palaestra.cli.output import reporting
+from palaestra.cli.ids import AllowsCode, import_allowed, resolve, search_current_folder
+from palaestra.cli.output import run_reported
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
 from palaestra.record import Record, write
@@ -28,7 +27,7 @@ _MEASURABLE = 20
 
 
 @dataclass(frozen=True)
-class Options(AllowsCode):
+class RescoreOptions(AllowsCode):
     """Compute another reward over recorded episodes."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -47,10 +46,10 @@ class _Tally:
     """Old rewards beside new ones."""
 
     changes: list[tuple[str, float, float]] = field(default_factory=list)
-    """Of each episode its place, the old reward and the new one."""
+    """Place, old reward and new reward of each episode."""
     broken: int = 0
     began: float = 0.0
-    """When the first episode was judged: what a reward loads until then is not its rate."""
+    """CPU time when the first episode was scored: what a reward loads until then is not its rate."""
 
     def add(self, place: str, old: Record, new: Record) -> None:
         if not self.changes and not self.broken:
@@ -60,16 +59,16 @@ class _Tally:
         else:
             self.changes.append((place, old.episode.reward, new.episode.reward))
 
-    def said(self) -> Iterator[str]:
-        """The episodes that changed most, and how fast they were judged where there were enough of them to say."""
-        taken, judged = time.process_time() - self.began, len(self.changes) + self.broken - 1
+    def summary_lines(self) -> Iterator[str]:
+        """Yield the episodes that changed most, and how fast they were scored if there are enough of them."""
+        seconds, count = time.process_time() - self.began, len(self.changes) + self.broken - 1
         changed = sorted(self.changes, key=lambda change: -abs(change[2] - change[1]))
         yield from (f"{place}: {old:g} -> {new:g}" for place, old, new in changed[:_EXAMPLES] if old != new)
-        if judged >= _MEASURABLE:
-            yield f"{judged / max(1e-9, taken):,.0f} episodes a second of CPU"
+        if count >= _MEASURABLE:
+            yield f"{count / max(1e-9, seconds):,.0f} episodes a second of CPU"
 
     def figures(self) -> dict[str, float]:
-        """The old rewards beside the new, over all episodes."""
+        """Return the old rewards beside the new, over all episodes."""
         count = max(1, len(self.changes))
         return {
             "episodes": len(self.changes),
@@ -81,32 +80,29 @@ class _Tally:
         }
 
     def table(self, reward: str) -> Table:
-        shown = {name: value for name, value in self.figures().items() if name != "BROKEN" or value}
-        rows = {name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in shown.items()}
+        figures = {name: value for name, value in self.figures().items() if name != "BROKEN" or value}
+        rows = {name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in figures.items()}
         return table(f"Rewards by {reward}", {name: (text,) for name, text in rows.items()}, ("",))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the old rewards beside the new; 1 when a line is no record."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra rescore")
-    with reporting(options.json) as figures:
-        return _rescore(options, figures)
+    return run_reported(RescoreOptions, "rescore", arguments, _rescore)
 
 
-def _rescore(options: Options, figures: dict[str, Any]) -> int:
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # A reward of one's own lies in the current folder.
+def _rescore(options: RescoreOptions, figures: dict[str, Any]) -> int:
+    search_current_folder()  # For a reward of the user's own.
     import_allowed(options.allow_code)
     # An id has a slash or is a short name; a function has a colon and no slash.
     is_function = options.reward.find(":") > 0 and "/" not in options.reward
     name = options.reward if is_function else resolve(options.reward)
     console, tally = Console(), _Tally()
-    reading, given = GameReader(options.files, console), from_pairs(options.env_options, "env_options")
-    if is_function and given:
+    reading, env_options = GameReader(options.files, console), from_pairs(options.env_options, "env_options")
+    if is_function and env_options:
         raise UsageError(f"--reward {name} is a function, which takes no --env-options; leave them out")
 
     def judged() -> Iterator[Record]:
-        for place, old, new in _rescored(reading, name, is_function, given):
+        for place, old, new in _rescored(reading, name, is_function, env_options):
             tally.add(place, old, new)
             yield new
 
@@ -114,28 +110,28 @@ def _rescore(options: Options, figures: dict[str, Any]) -> int:
         deque(judged(), maxlen=0)
     else:
         write(options.out, judged())
-    said = list(tally.said())
+    lines = list(tally.summary_lines())
     of_json = {name.replace(", ", "_").replace(" ", "_").lower(): value for name, value in tally.figures().items()}
     figures |= {"reward": options.reward, **of_json, "incomplete": reading.alone, "defects": reading.defects}
     console.print(tally.table(options.reward))
     if reading.alone:
-        said.append(f"{reading.alone} episodes have no new reward, for other seats of their games are missing")
-    for text in said:
+        lines.append(f"{reading.alone} episodes have no new reward, for other seats of their games are missing")
+    for text in lines:
         show_line(console, text)
     return 1 if reading.defects or reading.alone else 0
 
 
 def _rescored(
-    reading: GameReader, name: str, is_function: bool, given: Mapping[str, Any]
+    reading: GameReader, name: str, is_function: bool, env_options: Mapping[str, Any]
 ) -> Iterator[tuple[str, Record, Record]]:
-    """Each episode, and the same with its new reward. Rounds of a game reward all its seats at once."""
+    """Yield the place, record and rescored record of each episode. Rounds of a game reward all its seats at once."""
     from palaestra.envs.records.gathering import ReplayMachines
     from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 
-    stage = ReplayMachines(given)
+    stage = ReplayMachines(env_options)
     by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.judged
-    scorer = None if by_rounds else find_scorer(name, given)
-    for whole in reading.whole() if by_rounds else ([one] for one in reading):
+    scorer = None if by_rounds else find_scorer(name, env_options)
+    for whole in reading.whole() if by_rounds else ([record] for record in reading):
         with blaming(whole[0][0]):
             new = rescore_game(whole, name, stage) if scorer is None else [rescore(whole[0][1], scorer)]
-        yield from ((place, old, one) for (place, old), one in zip(whole, new, strict=True))
+        yield from ((place, old, new_record) for (place, old), new_record in zip(whole, new, strict=True))

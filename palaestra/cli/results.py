@@ -1,16 +1,19 @@
-"""Measured agents as tables: one that fits 80 columns for several agents, and those of `eval`, which fit 40.
+"""Measured agents as tables and figures: a table that fits 80 columns for several agents, and those of `eval`.
 
 Where every episode broke there is no figure: a dash in a table, null in JSON.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from palaestra.cli.display import table
-from palaestra.trainers.evaluation.evaluate import Both, Report
+from palaestra.episode import Episode
+from palaestra.mixture import read_mixture
+from palaestra.trainers.evaluation.evaluate import Both, Report, compare
 from palaestra.trainers.evaluation.statistics import PairedDifference, powers_of_two
 
 _ABSENT = "-"
@@ -20,6 +23,36 @@ _OF_SCORED = ("success", "low", "high", "reward", "calls", "failed_calls", "succ
 """Figures of a report that are means over scored episodes."""
 _OF_PAIRS = ("difference", "low", "high", "p_value")
 """Figures of a comparison that need a task which both agents were scored in."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """An agent's reports and episodes, by decoding (sampled or greedy) and environment of a mixture; in a game by the
+    seat that it played."""
+
+    model: str
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Options of its environment."""
+    seats: tuple[str, ...] = ()
+    reports: dict[str, Report] = field(default_factory=dict)
+    episodes: dict[str, list[Episode]] = field(default_factory=dict)
+    gains: dict[str, Any] = field(default_factory=dict)
+    """Gain of second attempts over first ones, the number of them without a critique, and the judge's last fault."""
+    all: list[Episode] = field(default_factory=list)
+    """All episodes, sampled and greedy; in a game those of the other seats too."""
+
+    def player(self, seat: str | None, others: str) -> str:
+        """Return the name of the agent that played a seat."""
+        return others if self.seats and seat not in self.seats else self.model
+
+    @property
+    def scored(self) -> bool:
+        """True if each column has an episode with a reward."""
+        return all(any(episode.reward is not None for episode in column) for column in self.episodes.values())
+
+    def figures(self, way: str) -> dict[str, Any]:
+        """Return a report for JSON, with the results of each task."""
+        return report_figures(self.reports[way]) | {"per_task": _per_task(self.episodes[way])}
 
 
 def result_table(title: str, measured: Mapping[str, Both]) -> Table:
@@ -75,18 +108,67 @@ def k_table(report: Report, title: str = "") -> Table:
 
 def comparison_table(title: str, compared: Mapping[str, PairedDifference]) -> Table:
     """How much better the first of two agents is: a column for each way they played."""
-    comparisons = list(compared.values())
     rows = {
-        "difference": [f"{comparison.difference:+.3f}" if comparison.tasks else _ABSENT for comparison in comparisons],
-        "  95 % low": [f"{comparison.low:+.3f}" if comparison.tasks else _ABSENT for comparison in comparisons],
-        "  95 % high": [f"{comparison.high:+.3f}" if comparison.tasks else _ABSENT for comparison in comparisons],
-        "p": [_chance(comparison.p_value) if comparison.tasks else _ABSENT for comparison in comparisons],
-        "tasks won": [str(comparison.wins) for comparison in comparisons],
-        "  tied": [str(comparison.ties) for comparison in comparisons],
-        "  lost": [str(comparison.losses) for comparison in comparisons],
-        "  unscored": [str(comparison.unscored) for comparison in comparisons],
+        "difference": [f"{pair.difference:+.3f}" for pair in compared.values()],
+        "  95 % low": [f"{pair.low:+.3f}" for pair in compared.values()],
+        "  95 % high": [f"{pair.high:+.3f}" for pair in compared.values()],
+        "p": [f"{pair.p_value:.3f}" if pair.p_value >= 0.001 else "< 0.001" for pair in compared.values()],
+        "tasks won": [str(pair.wins) for pair in compared.values()],
+        "  tied": [str(pair.ties) for pair in compared.values()],
+        "  lost": [str(pair.losses) for pair in compared.values()],
+        "  unscored": [str(pair.unscored) for pair in compared.values()],
     }
+    for name in ("difference", "  95 % low", "  95 % high", "p"):
+        rows[name] = [cell if pair.tasks else _ABSENT for cell, pair in zip(rows[name], compared.values(), strict=True)]
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(compared))
+
+
+def compare_agents(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Return the comparison of the first agent with the second, by decoding; empty for a single agent."""
+    if len(measured) < 2:
+        return {}
+    first, second = measured
+    return {way: compare(first.episodes[way], second.episodes[way]) for way in first.episodes}
+
+
+def show_agents(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str, console: Console) -> None:
+    """Print the reports of each agent, and the comparison."""
+    shown_id = env_id.replace(SUITE, "") if read_mixture(env_id) else env_id.rpartition(":")[2]
+    for agent in measured:
+        names, title = list(agent.reports), f"{agent.model} in {shown_id}"
+        # Seats of a game and environments of a mixture are side by side; sampled and greedy are below each other.
+        apart = len(agent.reports[names[0]].environments)
+        together = len(agent.seats) or (1 + apart if apart else len(names))
+        for at in range(0, len(names), together):
+            columns = {name.removeprefix(SUITE): agent.reports[name] for name in names[at : at + together]}
+            console.print(report_table(title, columns))
+        max_samples = max(report.samples for report in agent.reports.values())
+        for column, report in agent.reports.items():
+            if report.samples == max_samples > 1:
+                console.print(k_table(report, column if agent.seats or apart else ""))
+        if faults := [episode.fault for episode in agent.all if episode.reward is None]:
+            text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
+            console.print(text, markup=False, highlight=False)
+        if agent.gains:
+            gains = {way: gain for way, (gain, *_) in agent.gains.items()}
+            console.print(comparison_table(f"{agent.model}: second attempts less first", gains))
+            if missed := sum(count for _, count, _ in agent.gains.values()):
+                message = f"{missed} second attempts had no critique to read"
+                faults = [fault for *_, fault in agent.gains.values() if fault]
+                message += f"; the last time that the judge gave up: {faults[-1]}" if faults else ""
+                console.print(message, markup=False, highlight=False, soft_wrap=True)
+    if compared:
+        first, second = measured
+        console.print(comparison_table(f"{first.model} less {second.model}", compared))
+
+
+def agents_figures(measured: Sequence[Measured], compared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of the agent, of greedy play, of the other agent and of the comparison, for JSON."""
+    figures = _agent(measured[0])
+    if compared:
+        figures["against"] = _agent(measured[1])
+        figures["comparison"] = {way: comparison_figures(comparison) for way, comparison in compared.items()}
+    return figures
 
 
 def report_figures(report: Report) -> dict[str, Any]:
@@ -98,9 +180,33 @@ def report_figures(report: Report) -> dict[str, Any]:
     return figures | {"at_k": of_k}
 
 
-def comparison_figures(found: PairedDifference) -> dict[str, Any]:
+def comparison_figures(difference: PairedDifference) -> dict[str, Any]:
     """A comparison for JSON."""
-    return _known(asdict(found), _OF_PAIRS)
+    return _known(asdict(difference), _OF_PAIRS)
+
+
+def _agent(agent: Measured) -> dict[str, Any]:
+    entry: dict[str, Any] = {"model": agent.model, "environment": dict(agent.environment)}
+    if agent.seats:
+        return entry | {"seats": {name: agent.figures(name) for name in agent.reports}}
+    for way, (gain, missed, _) in agent.gains.items():
+        entry |= {f"gain of {way}": comparison_figures(gain) | {"without_critique": missed}}
+    first, *others = agent.reports
+    return entry | agent.figures(first) | {way: agent.figures(way) for way in others}
+
+
+def _per_task(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for episode in episodes:
+        env, task = episode.start.key[:2]
+        identity = ({"env": env} if env else {}) | {"task": task, "id": episode.attempt.task.id}
+        row = rows.setdefault((env, task), {**identity, "success": [], "answers": [], "broken": 0})
+        if episode.reward is None:
+            row["broken"] += 1
+        else:
+            row["success"].append(episode.parts["success"])
+            row["answers"].append(episode.attempt.answer)
+    return list(rows.values())
 
 
 def _known(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -127,10 +233,6 @@ def _interval(report: Report) -> str:
 
 def _range(low: float, high: float) -> str:
     return f"{low:.2f}-{high:.2f}"
-
-
-def _chance(p_value: float) -> str:
-    return f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
 
 
 _FORMS: Mapping[str, Callable[[Report], str]] = {

@@ -2,35 +2,41 @@
 
     play  ->  FILE.played.jsonl, an episode a line as it ends  ->  whatever the command makes of them
 
-The same command again resumes where the last one stopped. Left out: the files on disk while it plays (`played`), and
-the further use of the episodes.
+The same command again resumes where the last one stopped. Left out: the files on disk while it plays
+(`rollout_file`), and the further use of the episodes.
 """
 
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 from rich.console import Console
 
-from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, read_as, spending, spent, token_limits
+from palaestra.cli.agents import (
+    HUMAN,
+    agent_cost,
+    cost_text,
+    loads_here,
+    open_agent,
+    read_as,
+)
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import display, note, show_line
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
-from palaestra.cli.played import MOST_SAMPLES, Played, start_of
+from palaestra.cli.output import reporting
+from palaestra.cli.rollout_file import MOST_SAMPLES, RolloutFile, start_of
+from palaestra.cli.shared_options import EpisodeOptions
 from palaestra.cli.stitching import NAME as STITCHED
 from palaestra.cli.stitching import Stitching
 from palaestra.episode import Start
 from palaestra.errors import PalaestraError, TrainingHalted, UsageError
-from palaestra.plain import from_pairs
 from palaestra.record import Record
 from palaestra.registry import arena
-from palaestra.trainers.config.env_config import EnvId
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.run.progress import OnProgress, Progress
 from palaestra.trainers.run.versions import weights_of
@@ -43,60 +49,26 @@ _HOPELESS = 16
 """Number of BROKEN episodes in a row (at least one for each slot) after which the run stops."""
 
 
-@dataclass(frozen=True)
-class RolloutOptions(Reported):
-    """What is played, and by whom."""
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions(EpisodeOptions):
+    """The options of the commands that play into a file."""
 
     SUFFIX: ClassVar[str] = ".jsonl"
     """Suffix of the output file."""
 
-    env_id: EnvId
-    """Environment, by id."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """File for what is made of the episodes; they themselves go to FILE.played.jsonl beside it."""
-    agent: Annotated[AgentOptions, tyro.conf.arg(name="")]
-    tasks: int = 256
-    """Tasks, the first of the split."""
-    samples: int = 1
-    """Episodes a task."""
-    split: Literal["train", "eval", "all"] = "train"
-    """Which tasks; `all` is the whole of a file."""
-    temperature: float = 1.0
-    """Sampling temperature. 0 means greedy decoding."""
-    max_turn_tokens: int | None = None
-    """A turn that is cut here ends its episode; what the model was trained with where it is a run's, else 4096."""
-    max_episode_tokens: int | None = None
-    """Longest row: prompt, tool results and what the agent says; as in the model's run, else 23,040."""
-    env_options: tuple[str, ...] = ()
-    """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
     least_success: float = 1.0
     """An episode with less success counts as wrong."""
-    slots: int = 32
-    """Episodes played at once; one for a person."""
-    seed: int = 0
-    """Decides the sampling noise, the environment's own randomness and what is chosen by chance."""
 
     def __post_init__(self) -> None:
-        if min(self.tasks, self.samples, self.slots) < 1 or not (
-            0 <= self.temperature < float("inf") and self.seed >= 0
-        ):
-            raise UsageError("tasks, samples and slots must be at least 1, and temperature and seed at least 0")
+        super().__post_init__()
         if self.samples > MOST_SAMPLES:
             raise UsageError(f"samples is {self.samples}; at most {MOST_SAMPLES} are played of a task")
         if not 0 <= self.least_success <= 1:
             raise UsageError(f"least_success is {self.least_success}; it must be between 0 and 1")
         if self.out.suffix != self.SUFFIX or self.out.stem.endswith(".played"):
             raise UsageError(f"--out is {self.out}; name a file that ends in {self.SUFFIX}, and not in .played.jsonl")
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Options of the environment."""
-        return {"split": self.split, **from_pairs(self.env_options, "env_options")}
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        """Maximum tokens of a turn, and of a row."""
-        return token_limits(self.agent.model, self.max_turn_tokens, self.max_episode_tokens)
 
     def settings(self, environment: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings that decide an episode, besides environment, agent and seed."""
@@ -109,45 +81,115 @@ class RolloutOptions(Reported):
         return settings
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedRollouts:
-    """The episodes that were played, for the command that requested them."""
+@dataclass(slots=True)
+class Rollouts:
+    """The episodes of one collection, and how they are played."""
 
     options: RolloutOptions
     env_id: str
     environment: Mapping[str, Any]
-    played: Played
-    starts: Sequence[Start]
-    """All requested starts, played in this call or before."""
-    cost: dict[str, Any] | None
-    """Cost of this call's episodes; None if no endpoint played them."""
-    console: Console
+    file: RolloutFile
+    stitching: Stitching | None
+    """Solutions that are played in place of the agent; None for the agent that the options name."""
     figures: dict[str, Any]
     """Figures that are reported as JSON."""
+    console: Console = field(default_factory=Console)
+    starts: list[Start] = field(default_factory=list)
+    """All requested starts, played in this call or before."""
+    cost: dict[str, Any] | None = None
+    """Cost of this call's episodes; None if no endpoint played them."""
 
     def records(self) -> list[Record]:
         """Return the requested episodes. A note tells how many are BROKEN."""
-        requested = self.played.records(self.starts)
+        requested = self.file.records(self.starts)
         if faults := [record.episode.fault for record in requested if record.episode.reward is None]:
             note(f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}")
         return requested
 
     def tell_defects(self) -> None:
         """Print how many lines of the file are not episodes."""
-        if self.played.defects:
-            show_line(self.console, f"{self.played.defects} lines of {self.played.path} are no episodes")
+        if self.file.defects:
+            show_line(self.console, f"{self.file.defects} lines of {self.file.path} are no episodes")
+
+    def play_missing(self, interrupts: Interrupts) -> None:
+        """Play the requested episodes that the file lacks."""
+        options, env_id = self.options, self.env_id
+        slots = 1 if options.agent.model == HUMAN and options.agent.base_url is None else options.slots
+        # The arena is opened even if nothing is missing, for its number of tasks.
+        with closing(arena(env_id, slots, **self.environment)) as places:
+            if seats := getattr(places, "seats", ()):
+                raise UsageError(
+                    f"{env_id} is a game of the seats {', '.join(seats)}; name the one that the agent plays, as "
+                    f"in --env-options seat={seats[0]}, and the others are played by the game's own script"
+                )
+            tasks = self._tasks(places)
+            self.starts = [start_of(options.seed, task, sample) for task in tasks for sample in range(options.samples)]
+            missing = [start for start in self.starts if (start.task, start.seed) not in self.file.done]
+            if places.task_count < options.tasks:
+                note(f"there are only {places.task_count} tasks in the {options.split} split")
+            if len(missing) < len(self.starts):
+                note(f"{len(self.starts) - len(missing)} of {len(self.starts)} are played already")
+            if not missing:
+                return
+            opened: AbstractContextManager[Agent]
+            if self.stitching is not None:
+                opened = nullcontext(self.stitching.agent(places, env_id, self.environment))
+            else:
+                how: dict[str, Any] = {"slots": slots, "seed": options.seed, "environment": self.environment}
+                opened = open_agent(options.agent, env_id, **how)
+            with opened as agent, display() as on_progress:
+                try:
+                    self._play(agent, places, missing, interrupts, on_progress)
+                finally:
+                    self.cost = agent_cost(agent)
+                    if self.cost is not None:
+                        show_line(self.console, cost_text(self.cost))
+
+    def _tasks(self, places: "Arena") -> Sequence[int]:
+        tasks = range(min(self.options.tasks, places.task_count))
+        if self.stitching is None:
+            return tasks
+        solved = [task for task in tasks if self.stitching.computes(places, task)]
+        if wrong := "" if solved else self.stitching.missing():
+            raise UsageError(wrong)
+        note(f"{len(solved)} of {len(tasks)} tasks have a solution that computes something; they are played")
+        return solved
+
+    def _play(
+        self,
+        agent: "Agent",
+        places: "Arena",
+        starts: Sequence[Start],
+        interrupts: Interrupts,
+        on_progress: OnProgress,
+    ) -> None:
+        """Play these starts, and write each episode to the file as it ends."""
+        from palaestra.agents import TokenLimits, play
+
+        limits, hopeless = TokenLimits(*self.options.limits), max(_HOPELESS, places.slots)
+        scored, successes, broken = 0, 0.0, 0
+        episodes = play(agent, places, starts, limits=limits, temperature=self.options.temperature)
+        for number, episode in enumerate(episodes, start=1):
+            with interrupts.held():  # An episode that was paid for is not lost between two writes.
+                self.file.add(episode)
+            interrupts.check()
+            if episode.reward is None:
+                broken += 1
+            else:
+                scored, successes, broken = scored + 1, successes + episode.parts.get("success", 0.0), 0
+            mean = {"rewards/success/mean": successes / scored} if scored else {}
+            on_progress(Progress("playing", number, len(starts), mean))
+            if broken >= hopeless and number < len(starts):
+                raise TrainingHalted(f"the last {broken} episodes are all BROKEN; the last one: {episode.fault}")
 
 
 def run_rollouts(
-    options: RolloutOptions, name: str, finish: Callable[[PlayedRollouts], int], stitching: Stitching | None = None
+    options: RolloutOptions, name: str, finish: Callable[[Rollouts], int], stitching: Stitching | None = None
 ) -> int:
-    """Play the missing episodes, then call `finish`. Return 2 after an error, with a text on how to resume.
-
-    With `stitching` its solutions are played in place of the agent that the options name.
-    """
+    """Play the missing episodes, then call `finish`. Return 2 after an error, with a text on how to resume."""
     env_id = resolve(options.env_id)
     with reporting(options.json) as figures, Interrupts() as interrupts, ExitStack() as opened:
-        played: Played | None = None
+        file: RolloutFile | None = None
         try:
             environment = options.environment
             if loads_here(options.agent):
@@ -158,100 +200,23 @@ def run_rollouts(
             agent, settings = options.agent.model, options.settings(environment)
             if stitching is not None:
                 agent, settings = STITCHED, settings | stitching.settings
-            played = opened.enter_context(
-                Played(options.out, env_id, agent, options.seed, settings, synthetic=stitching is not None)
+            file = opened.enter_context(
+                RolloutFile(options.out, env_id, agent, options.seed, settings, synthetic=stitching is not None)
             )
-            for played_note in played.notes:
-                note(played_note)
-            console = Console()
+            for file_note in file.notes:
+                note(file_note)
+            rollouts = Rollouts(options, env_id, environment, file, stitching, figures)
             with blaming():
-                starts, cost = _play_missing(options, env_id, environment, played, interrupts, console, stitching)
-                return finish(PlayedRollouts(options, env_id, environment, played, starts, cost, console, figures))
+                rollouts.play_missing(interrupts)
+                return finish(rollouts)
         except Interrupted as stop:
-            print(f"\ninterrupted; {_way_on(played)}", file=sys.stderr)
+            print(f"\ninterrupted; {_way_on(file)}", file=sys.stderr)
             return 128 + stop.number
         except PalaestraError as error:
-            if played is None or (isinstance(error, UsageError) and not played.done):
+            if file is None or (isinstance(error, UsageError) and not file.done):
                 raise  # The same command would be refused again.
-            print(f"palaestra {name}: {error}\n{_way_on(played)}", file=sys.stderr)
+            print(f"palaestra {name}: {error}\n{_way_on(file)}", file=sys.stderr)
             return 2
-
-
-def _play_missing(
-    options: RolloutOptions,
-    env_id: str,
-    environment: Mapping[str, Any],
-    played: Played,
-    interrupts: Interrupts,
-    console: Console,
-    stitching: Stitching | None,
-) -> tuple[list[Start], dict[str, Any] | None]:
-    """Return all requested Starts, and the cost of playing the missing ones."""
-    cost = None
-    slots = 1 if options.agent.model == HUMAN and options.agent.base_url is None else options.slots
-    # The arena is opened even if nothing is missing, for its number of tasks.
-    with closing(arena(env_id, slots, **environment)) as places:
-        if seats := getattr(places, "seats", ()):
-            raise UsageError(
-                f"{env_id} is a game of the seats {', '.join(seats)}; name the one that the agent plays, as "
-                f"in --env-options seat={seats[0]}, and the others are played by the game's own script"
-            )
-        tasks: Sequence[int] = range(min(options.tasks, places.task_count))
-        samples, count = range(options.samples), len(tasks)
-        if stitching is not None:
-            tasks = [task for task in tasks if stitching.computes(places, task)]
-            if wrong := "" if tasks else stitching.missing():
-                raise UsageError(wrong)
-            note(f"{len(tasks)} of {count} tasks have a solution that computes something; they are played")
-        starts = [start_of(options.seed, task, sample) for task in tasks for sample in samples]
-        missing = [start for start in starts if (start.task, start.seed) not in played.done]
-        if count < options.tasks:
-            note(f"there are only {places.task_count} tasks in the {options.split} split")
-        if len(missing) < len(starts):
-            note(f"{len(starts) - len(missing)} of {len(starts)} are played already")
-        if missing:
-            who: AbstractContextManager[Agent]
-            if stitching is not None:
-                who = nullcontext(stitching.agent(places, env_id, environment))
-            else:
-                who = open_agent(options.agent, env_id, slots=slots, seed=options.seed, environment=environment)
-            with who as agent, display() as on_progress:
-                try:
-                    _play(options, agent, places, missing, played, interrupts, on_progress)
-                finally:
-                    cost = spent(agent)
-                    if cost is not None:
-                        show_line(console, spending(cost))
-    return starts, cost
-
-
-def _play(
-    options: RolloutOptions,
-    agent: "Agent",
-    places: "Arena",
-    starts: Sequence[Start],
-    played: Played,
-    interrupts: Interrupts,
-    on_progress: OnProgress,
-) -> None:
-    """Play these starts, and write each episode to the file as it ends."""
-    from palaestra.agents import TokenLimits, play
-
-    limits, hopeless = TokenLimits(*options.limits), max(_HOPELESS, places.slots)
-    scored, successes, broken = 0, 0.0, 0
-    episodes = play(agent, places, starts, limits=limits, temperature=options.temperature)
-    for number, episode in enumerate(episodes, start=1):
-        with interrupts.held():  # An episode that was paid for is not lost between two writes.
-            played.add(episode)
-        interrupts.check()
-        if episode.reward is None:
-            broken += 1
-        else:
-            scored, successes, broken = scored + 1, successes + episode.parts.get("success", 0.0), 0
-        mean = {"rewards/success/mean": successes / scored} if scored else {}
-        on_progress(Progress("playing", number, len(starts), mean))
-        if broken >= hopeless and number < len(starts):
-            raise TrainingHalted(f"the last {broken} episodes are all BROKEN; the last one: {episode.fault}")
 
 
 def _weights(model: str) -> str:
@@ -263,9 +228,8 @@ def _weights(model: str) -> str:
     return commit_of(model)
 
 
-def _way_on(played: Played | None) -> str:
+def _way_on(file: RolloutFile | None) -> str:
     """Return one line: which episodes are saved, and how to resume."""
-    if played is None or not played.done:
+    if file is None or not file.done:
         return "no episode is scored yet; the same command plays them"
-    location = f"{len(played.done)} episodes are in {shlex.quote(str(played.path))}"
-    return f"{location}; the same command plays the rest"
+    return f"{len(file.done)} episodes are in {shlex.quote(str(file.path))}; the same command plays the rest"

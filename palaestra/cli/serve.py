@@ -4,11 +4,10 @@ A service is a module `serve_NAME` with `run(arguments)`, imported when it is ca
 """
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
 from palaestra.cli import HELP, usage
-from palaestra.errors import UsageError
+from palaestra.errors import UsageError, unknown_name
 
 SERVICES = {
     "sandbox": "run the programs of agents that play on other machines",
@@ -26,7 +25,6 @@ def run(arguments: Sequence[str]) -> int:
         print(usage("palaestra serve SERVICE", SERVICES))
         return 0
     if name not in SERVICES:
-        close = get_close_matches(name, SERVICES, n=1, cutoff=0.0)[0]
-        raise UsageError(f"there is no service {name!r}; did you mean {close!r}? services: {', '.join(SERVICES)}")
+        raise UsageError(unknown_name("service", name, SERVICES))
     status: int = import_module(f"palaestra.cli.serve_{name}").run(remaining)
     return status

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from palaestra.cli.shared_options import ListenOptions
 from palaestra.errors import Broken, UsageError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ BODY_BYTES = 8 * 2**20
 MOST_TOKENS = 32_768
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class ServeRRMOptions(ListenOptions):
     """Serve a judge for `--recipe.judge.url`: a trained one's folder, or any model that can follow its instructions."""
 
     model: Annotated[str, tyro.conf.Positional]
@@ -41,8 +42,6 @@ class Options:
     """Questions that the built-in engine answers at once; further ones wait."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
-    host: str = "127.0.0.1"
-    """Where to listen; 0.0.0.0 for every network of this machine, which needs a token."""
     port: int = 8100
     """0 takes a free one."""
     token_env: str = TOKEN_ENV
@@ -50,15 +49,14 @@ class Options:
     alone is answered."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65_536:
-            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
+        super().__post_init__()
         if self.slots < 1:
             raise UsageError(f"slots is {self.slots}; expected at least 1")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve rrm")
+    options = tyro.cli(ServeRRMOptions, args=list(arguments), prog="palaestra serve rrm")
     if options.engine == "vllm":
         from palaestra.cli.serve_vllm import run as serve_vllm
 
@@ -141,11 +139,11 @@ async def _asked(request: "Request", name: str) -> "dict[str, Any] | Response":
         return _error(400, str(error))
 
 
-async def _answered(answering: "Answering", name: str, asked: dict[str, Any]) -> "Response":
+async def _answered(answering: "Answering", name: str, question: dict[str, Any]) -> "Response":
     from starlette.responses import JSONResponse
 
     try:
-        answer = await answering.complete(**asked)
+        answer = await answering.complete(**question)
     except UsageError as error:
         return _error(400, f"beyond the context length: {error}")
     except Broken as error:

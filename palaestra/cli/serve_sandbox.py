@@ -10,6 +10,7 @@ from typing import Literal
 
 import tyro
 
+from palaestra.cli.shared_options import ListenOptions
 from palaestra.envs.sandboxes import Limits, open_sandbox
 from palaestra.envs.sandboxes.remote.admission import ServiceLimits
 from palaestra.envs.sandboxes.remote.connection import TOKEN_ENV
@@ -17,8 +18,8 @@ from palaestra.envs.sandboxes.remote.server import find_token, serve
 from palaestra.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class ServeSandboxOptions(ListenOptions):
     """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
 
     What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
@@ -26,13 +27,10 @@ class Options:
     """
 
     backend: Literal["local", "docker"] = "local"
-    """Where programs run on this machine."""
-    host: str = "127.0.0.1"
-    """Where to listen; 0.0.0.0 for every network of this machine, which needs a token."""
+    """Sandbox that runs the programs on this machine."""
     port: int = 8765
     """0 takes a free one."""
     token_env: str = TOKEN_ENV
-    """Environment variable that holds the token. Without one, this machine alone is answered."""
     require: tuple[str, ...] = ()
     """Guards without which it must not start: files, network, memory, syscalls..."""
     service: tyro.conf.OmitArgPrefixes[ServiceLimits] = field(default_factory=ServiceLimits)
@@ -50,8 +48,7 @@ class Options:
     """Its key, where it is in a file of its own."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65_536:
-            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
+        super().__post_init__()
         if self.key is not None and self.certificate is None:
             raise UsageError("key belongs to a certificate; add --certificate")
 
@@ -68,7 +65,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted; every session ends with it."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve sandbox")
+    options = tyro.cli(ServeSandboxOptions, args=list(arguments), prog="palaestra serve sandbox")
     token = find_token(options.token_env, options.host)
     with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:
         for note in sandbox.capabilities().notes:

@@ -10,36 +10,27 @@ from typing import Annotated, Literal
 
 import tyro
 
+from palaestra.cli.shared_options import ListenOptions
 from palaestra.envs.sandboxes.remote.server import find_token
 from palaestra.envs.search.opening import INDEXES
 from palaestra.envs.search.retrieve import TOKEN_ENV
 from palaestra.envs.search.server import serve
-from palaestra.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class ServeSearchOptions(ListenOptions):
     """Serve an index over HTTP: POST /retrieve as Search-R1's retriever does, for `search=http://...` elsewhere."""
 
     path: Annotated[Path, tyro.conf.Positional]
     """The folder of an index that `palaestra index build` made."""
     engine: Literal["embedded", "dense", "hybrid"] = "embedded"
-    """By words, by meaning, or by both."""
-    host: str = "127.0.0.1"
-    """Where to listen; 0.0.0.0 for every network of this machine, which needs a token."""
-    port: int = 8000
-    """0 takes a free one."""
+    """Search by words, by meaning, or by both."""
     token_env: str = TOKEN_ENV
-    """Environment variable that holds the token. Without one, this machine alone is answered."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port < 65_536:
-            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve search")
+    options = tyro.cli(ServeSearchOptions, args=list(arguments), prog="palaestra serve search")
     token = find_token(options.token_env, options.host, TOKEN_ENV)
     index = INDEXES.remembered({"backend": options.engine, "path": str(options.path)})
     index.check()

@@ -27,7 +27,7 @@ _EARLY = 60.0
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeVLLMOptions:
     """Start vLLM servers that a run can sample from and give weights to, and watch over them.
 
     They listen on this machine alone unless told otherwise, and whoever reaches them may change their weights.
@@ -38,7 +38,7 @@ class Options:
     replicas: int = 1
     """Servers, each with a whole model; on GPUs give each its own with CUDA_VISIBLE_DEVICES and a command for each."""
     host: str = "127.0.0.1"
-    """Where to listen; 0.0.0.0 for every network of this machine. There is no password for changing weights."""
+    """Address to listen at; 0.0.0.0 for every network of this machine. There is no password for changing weights."""
     port: int = 8000
     """Of the first server, the others take the next ones; 0 takes free ones."""
     python: Path | None = None
@@ -46,17 +46,17 @@ class Options:
     environment: Path | None = None
     """Folder of an environment with vLLM, made if it is missing; ~/.cache/palaestra/vllm-cpu or -cuda if none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Which build of vLLM: `auto` is cuda where NVIDIA's driver is."""
+    """Build of vLLM: `auto` is cuda where NVIDIA's driver is."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of its weights and sums; `auto` is the model's own. In float32 it agrees with a trainer to 1e-5."""
+    """Type of its weights and sums; `auto` is the model's own. In float32 it agrees with a trainer to 1e-5."""
     max_model_len: int | None = None
     """Longest row, prompt and answer; the model's own limit if none."""
     memory_gb: int = 4
-    """On CPU: memory for keys and values, of each server."""
+    """Memory for the keys and values of each server on CPU, in GiB."""
     transfer: Literal["files", "nccl", "ipc"] = "files"
     """How weights will come: as files, or from GPU to GPU by vLLM's own means. As --engine.transfer of the run."""
     start_seconds: float = 900.0
-    """In which a server must answer, which for large models is minutes."""
+    """Seconds in which a server must answer; large models need minutes."""
     vllm: str = ""
     """More options of vLLM's own in one word: --vllm "--tensor-parallel-size 2"."""
 
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here
     from palaestra.agents.engines.vllm.launch import Launch, Server
 
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve vllm")
+    options = tyro.cli(ServeVLLMOptions, args=list(arguments), prog="palaestra serve vllm")
     kind = kind_here() if options.device == "auto" else options.device
     _check_model(options.model, kind)
     python = options.python

@@ -24,7 +24,7 @@ from palaestra.trainers.scale.ranks import require_alone
 
 
 @dataclass(frozen=True)
-class Options(AllowsCode):
+class SFTOptions(AllowsCode):
     """Imitate recorded episodes: what the agent said in them, given what it had read.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
@@ -41,17 +41,17 @@ class Options(AllowsCode):
             raise UsageError("--resume names the folder already; leave out --run")
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> SFTOptions:
     """Options whose defaults fit the model that is asked for, or are those of the run that is gone on with."""
     prog, resumed = "palaestra sft", option_value(arguments, "--resume")
     if not resumed:
         model = option_value(arguments, "--model", "-m") or "tiny"
         config = tiny_sft_config() if model == "tiny" else SFTConfig(model=model)
-        return understood(Options(config), arguments, prog=prog)
+        return understood(SFTOptions(config), arguments, prog=prog)
     saved = read_config(Path(resumed))
     if not isinstance(saved, SFTConfig):
         raise UsageError(f"{resumed} holds a run of the kind {saved.KIND}; go on with it by palaestra train")
-    options = understood(Options(replace(saved, track=())), arguments, prog=prog)
+    options = understood(SFTOptions(replace(saved, track=())), arguments, prog=prog)
     trusted(Path(resumed), saved, options.config, named_options(arguments))
     return options if options.config.files else replace(options, config=replace(options.config, files=saved.files))
 

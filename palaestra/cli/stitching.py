@@ -3,7 +3,6 @@
 Left out: the use of a solution (`agents.policies.stitched`).
 """
 
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra import formats
 from palaestra.cli.display import note
+from palaestra.cli.ids import search_current_folder
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.protocols import Arena
@@ -41,8 +41,7 @@ class Stitching:
             self.settings["solutions"] = digest_of(Path(source)) if Path(source).is_file() else ""
             self._read(Path(source), env_id)
         elif ":" in source:
-            if "" not in sys.path:
-                sys.path.insert(0, "")  # The user's module may be in the current folder.
+            search_current_folder()
             self._function = load_author(source, "--stitch: the function")
 
     def agent(self, places: Arena, env_id: str, environment: Mapping[str, Any]) -> "Agent":

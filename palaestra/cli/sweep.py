@@ -26,7 +26,7 @@ _NOT_SWEPT = ("seed", "seeds", "run", "resume", "over", "json", "plot", "at-once
 
 
 @dataclass(frozen=True)
-class Options(train.Options):
+class SweepOptions(train.TrainOptions):
     """Options of train, and those of a sweep."""
 
     over: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -53,8 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run what is missing, then print the table; 1 where a run failed."""
     if option_value(arguments, "--resume") is not None:
         raise UsageError("to resume a sweep, run the same command with the same --run, without --resume")
-    options = train.parse(arguments, "palaestra sweep", _ABOUT, Options)
-    assert isinstance(options, Options)
+    options = train.parse(arguments, "palaestra sweep", _ABOUT, SweepOptions)
+    assert isinstance(options, SweepOptions)
     arms, seeds = _arms(options, arguments), sorted(chosen_numbers(options.seeds, "seeds") or ())
     env_id = options.config.env.env_id
     folder = options.run or Path("runs") / f"sweep-{env_id.split('/')[-1].lower()}"
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if faults else 0
 
 
-def _arms(options: Options, arguments: Sequence[str]) -> dict[str, GRPOConfig]:
+def _arms(options: SweepOptions, arguments: Sequence[str]) -> dict[str, GRPOConfig]:
     """The config of each arm, as train understands its options."""
     grid: list[list[tuple[str, str]]] = []
     for text in options.over:
@@ -105,5 +105,5 @@ def _arms(options: Options, arguments: Sequence[str]) -> dict[str, GRPOConfig]:
     for chosen in product(*grid):
         words = [word for key, value in chosen for word in (f"--{key}", value)]
         name = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen)
-        arms[name] = train.parse([*arguments, *words], "palaestra sweep", _ABOUT, Options).config
+        arms[name] = train.parse([*arguments, *words], "palaestra sweep", _ABOUT, SweepOptions).config
     return arms

@@ -24,7 +24,7 @@ from palaestra.trainers.validation import PARTS, changed, plain
 
 
 @dataclass(frozen=True)
-class Options(AllowsCode):
+class TrainOptions(AllowsCode):
     """Train an agent with GRPO. Without --model it is the built-in tiny one.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
@@ -49,7 +49,9 @@ class Options(AllowsCode):
             raise UsageError("--resume names the folder already; leave out --run")
 
 
-def parse(arguments: Sequence[str], prog: str, about: str | None = None, kind: type[Options] = Options) -> Options:
+def parse(
+    arguments: Sequence[str], prog: str, about: str | None = None, kind: type[TrainOptions] = TrainOptions
+) -> TrainOptions:
     """Options whose defaults fit the model, the recipe and its parts that are asked for; `about` is what `--help` says
     in place of train's, `kind` may have more of them.
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from palaestra.cli.display import note, show_line
 from palaestra.cli.output import Reported, reporting
+from palaestra.cli.shared_options import check_port
 from palaestra.errors import UsageError
 
 _LARGE = 150_000_000
@@ -19,7 +20,7 @@ _MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class ViewOptions(Reported):
     """Look at a run: curves, groups, episodes turn by turn, tokens; or compare several runs. One HTML file that needs
     no network.
     """
@@ -33,7 +34,7 @@ class Options(Reported):
     serve: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Write no file; serve the page on this machine alone, and follow a run that is still going."""
     port: int = 0
-    """For --serve; 0 takes a free one."""
+    """Port for --serve; 0 takes a free one."""
     steps: str = ""
     """Only the episodes of these steps, such as 1,5,10-20; all by default."""
 
@@ -42,8 +43,7 @@ class Options(Reported):
             raise UsageError("--serve writes no file, so --out has no meaning with it; give one of the two")
         if self.port and not self.serve:
             raise UsageError("--port is where --serve listens; add --serve")
-        if not 0 <= self.port < 65_536:
-            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
+        check_port(self.port)
         chosen_numbers(self.steps)
         if self.serve and self.json is not None:
             raise UsageError("--serve runs until you stop it and writes no results; remove --json")
@@ -74,7 +74,7 @@ def chosen_numbers(text: str, what: str = "steps") -> frozenset[int] | None:
 
 def run(arguments: Sequence[str]) -> int:
     """Write the page, or serve it until interrupted."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra view")
+    options = tyro.cli(ViewOptions, args=list(arguments), prog="palaestra view")
     if not options.paths:
         raise UsageError("name a run's folder, or one or more episode files: palaestra view RUN")
     steps = chosen_numbers(options.steps)
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
+def _write(options: ViewOptions, steps: frozenset[int] | None) -> dict[str, Any]:
     from palaestra.trainers.view.pages.compare_runs import RunComparison
     from palaestra.trainers.view.pages.load_episodes import Collection
     from palaestra.trainers.view.pages.page import write
@@ -108,7 +108,7 @@ def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
     return asdict(written)
 
 
-def _serve(options: Options, steps: frozenset[int] | None, console: Console) -> int:
+def _serve(options: ViewOptions, steps: frozenset[int] | None, console: Console) -> int:
     from palaestra.trainers.view.pages.viewer_server import ViewerServer
 
     viewer = ViewerServer(options.paths, steps, options.port)

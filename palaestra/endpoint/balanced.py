@@ -50,14 +50,16 @@ class _Line:
 class Balanced:
     """A `Served` that distributes questions among several servers."""
 
-    def __init__(self, servers: Sequence[Served], *, rest: float = 10.0, patience: float = 0.0) -> None:
-        """`rest`: seconds before each health check. `patience`: seconds to retry a question that no server answers."""
+    def __init__(self, servers: Sequence[Served], *, check_interval: float = 10.0, patience: float = 0.0) -> None:
+        """`check_interval`: seconds before each health check. `patience`: seconds to retry a question that no server
+        answers.
+        """
         self.failed = 0
         """Number of times that a server gave no answer."""
         self.reason = ""
         """Reason of the last failure."""
         self._lines = [_Line(server) for server in servers]
-        self._rest, self._patience, self._silent = rest, patience, False
+        self._check_interval, self._patience, self._silent = check_interval, patience, False
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> ChatCompletion:
         """Return the answer of the server with the fewest questions; of another if that server fails."""
@@ -65,7 +67,8 @@ class Balanced:
         while True:
             left, failures = list(self._lines), list[Exception]()
             while left:
-                line = min([one for one in left if one.well] or left, key=lambda one: one.at_work)
+                well = [server for server in left if server.well]
+                line = min(well or left, key=lambda server: server.at_work)
                 left.remove(line)
                 line.at_work += 1
                 try:
@@ -85,7 +88,7 @@ class Balanced:
                 self._silent = True
                 raise Broken(message)
             await asyncio.sleep(wait)
-            wait = min(2 * wait, self._rest)
+            wait = min(2 * wait, self._check_interval)
 
     async def check(self) -> None:
         """Raise a UsageError if no server can be reached."""
@@ -108,7 +111,7 @@ class Balanced:
 
     async def _watched(self, line: _Line) -> None:
         while not line.well:
-            await asyncio.sleep(self._rest)
+            await asyncio.sleep(self._check_interval)
             try:
                 async with asyncio.timeout(_CHECK_SECONDS):
                     await line.server.check()

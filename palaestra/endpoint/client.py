@@ -29,14 +29,15 @@ from palaestra.endpoint.reply import (
     problem_in_page,
     problem_of,
     read_answer,
+    read_transcript,
 )
-from palaestra.endpoint.speech import SPEECH_PATH, read_transcript, sound_form
 from palaestra.episode import Message
 from palaestra.errors import Broken, UsageError
 
 T = TypeVar("T")
 log = logging.getLogger("palaestra.endpoint")
 
+SPEECH_PATH = "/audio/transcriptions"
 COSTLY_TRIES = 3
 """Maximum tries of a question that the server accepts and answers wrongly or not at all: each may be billed."""
 _AGAIN = {408, 409, 425, 429}
@@ -69,7 +70,7 @@ class Endpoint:
             purpose="an OpenAI-compatible endpoint",
             size_option="max_body_bytes",
         )
-        self._shown = self._http.shown
+        self._shown = self._http.redacted
         self._at_once = asyncio.Semaphore(config.max_concurrent)
         self._requests, self._tokens = Pace(config.requests_per_minute), Pace(config.tokens_per_minute)
         self._limit_name = "max_tokens"
@@ -106,10 +107,15 @@ class Endpoint:
 
     async def transcribe(self, sound: bytes, kind: str) -> str:
         """Return the transcript of a recording from `/audio/transcriptions`. `kind` is its format, such as wav."""
-        body, content_type = sound_form(self.config.model, sound, kind)
+        import httpx
+
+        fields = {"model": self.config.model, "response_format": "json", "temperature": "0"}
+        file = (f"sound.{kind}", sound, f"audio/{kind}")  # Servers recognize the format by the file name.
+        form = httpx.Request("POST", self._address, data=fields, files={"file": file})
+        body, headers = form.read(), {"Content-Type": form.headers["Content-Type"]}
 
         async def attempt() -> str:
-            text = await self._exchange(SPEECH_PATH, body, 0, read_transcript, {"Content-Type": content_type})
+            text = await self._exchange(SPEECH_PATH, body, 0, read_transcript, headers)
             return self._judge(*text) if isinstance(text, _Refusal) else self._secret.hide(text)
 
         text = await self._patiently(attempt)
@@ -170,9 +176,9 @@ class Endpoint:
             for_long = f"; trying again for {patience:g} s" if patience else ""
             log.warning("%s: %s%s", self._address, again, for_long)
 
-    async def _try(self, asked: dict[str, Any], max_tokens: int | None) -> ChatCompletion:
+    async def _try(self, request: dict[str, Any], max_tokens: int | None) -> ChatCompletion:
         """Send the question once, when the rate limits allow, and return the answer or raise the failure."""
-        body = json.dumps(asked, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        body = json.dumps(request, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
         def read(document: Mapping[str, Any]) -> ChatCompletion:
             return read_answer(document, max_tokens=max_tokens, sent_bytes=len(body))
@@ -182,10 +188,10 @@ class Endpoint:
             return self._priced(answer)
         status, problem, wait = answer
         newer = status == 400 and problem.parameter == "max_tokens" and "max_completion_tokens" in problem.message
-        if newer and "max_tokens" in asked:  # Newer models of OpenAI know the limit by its newer name only.
+        if newer and "max_tokens" in request:  # Newer models of OpenAI know the limit by its newer name only.
             self._limit_name = "max_completion_tokens"
-            asked[self._limit_name] = asked.pop("max_tokens")
-            return await self._try(asked, max_tokens)
+            request[self._limit_name] = request.pop("max_tokens")
+            return await self._try(request, max_tokens)
         if self.totals.answers and problem.is_length and status in (400, 413, 422):
             return ChatCompletion("", cut=True)
         return self._judge(status, problem, wait)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from urllib.parse import urlsplit
 
@@ -15,35 +15,42 @@ _SECRET_LETTERS = 8
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """The key of a server, and the limits and prices of its use."""
+
+    api_key_env: str = DEFAULT_KEY
+    """Environment variable that holds the server's key, which is never shown or recorded; no key is sent where it is
+    empty or unset."""
+    max_concurrent: int = 32
+    """Maximum number of requests sent at once."""
+    requests_per_minute: float | None = None
+    """Maximum requests in any minute; none for no limit."""
+    tokens_per_minute: float | None = None
+    """Maximum tokens of prompts and answers in any minute; an answer counts as `max_tokens` until its size is known."""
+    price_in: float = 0.0
+    """Price of a million prompt tokens, in any currency, to add up the cost."""
+    price_out: float = 0.0
+    """Price of a million completion tokens."""
+    timeout: float = 600.0
+    """Seconds for one try, to the last byte of its answer."""
+    patience: float = 120.0
+    """Seconds after its first failure in which a request is sent again; its episode is BROKEN after that."""
+
+
 @dataclass(frozen=True, slots=True)
-class EndpointConfig:
+class EndpointConfig(RequestLimits):
     """Address of a served model, and the limits and prices of its use."""
 
     base_url: str
     """Up to and without `/chat/completions`: `http://localhost:8000/v1`, say."""
     model: str
     """Name of the model at the server."""
-    api_key_env: str = DEFAULT_KEY
-    """Environment variable that holds the key; no key is sent where it is empty or unset."""
-    timeout: float = 600.0
-    """Seconds for one try, to the last byte of its answer."""
-    connect_timeout: float = 10.0
+    connect_timeout: float = field(default=10.0, kw_only=True)
     """Seconds to reach the server."""
-    patience: float = 120.0
-    """Seconds after its first failure in which a question is sent again."""
-    backoff: float = 0.5
+    backoff: float = field(default=0.5, kw_only=True)
     """Seconds before the second try; they double with each further one."""
-    max_concurrent: int = 32
-    """Maximum number of questions sent at once."""
-    requests_per_minute: float | None = None
-    """Maximum requests in any minute; none for no limit."""
-    tokens_per_minute: float | None = None
-    """Maximum tokens of prompts and answers in any minute; an answer counts as `max_tokens` until its size is known."""
-    price_in: float = 0.0
-    """Price of a million prompt tokens, in any currency."""
-    price_out: float = 0.0
-    """Price of a million completion tokens."""
-    max_body_bytes: int = 8 * 2**20
+    max_body_bytes: int = field(default=8 * 2**20, kw_only=True)
     """Maximum bytes of an answer; a larger one is not read."""
 
     def __post_init__(self) -> None:

@@ -100,14 +100,14 @@ class HttpClient:
         self.trouble = ""
         """Reason why the last try of any request failed; empty if it succeeded."""
 
-    def shown(self, text: str) -> str:
+    def redacted(self, text: str) -> str:
         """Return a server's text without the key, on one line and of bounded length."""
         return plain(self.secret.hide(text))
 
     async def send(
-        self, path: str, body: bytes | None, most: int, headers: Mapping[str, str] | None = None
+        self, path: str, body: bytes | None, max_bytes: int, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Send one request, a GET if `body` is None, and read at most `most` bytes of the answer.
+        """Send one request, a GET if `body` is None, and read at most `max_bytes` bytes of the answer.
 
         Raise `RetryableError` if it fails.
         """
@@ -118,13 +118,13 @@ class HttpClient:
         pool.busy += 1
         try:
             async with pool.client.stream(method, url, content=body, headers=headers) as response:
-                return Response(response.status_code, response.headers, await self._read(response, most))
+                return Response(response.status_code, response.headers, await self._read(response, max_bytes))
         except httpx.TransportError as error:
             reason, tls = _reason(error)
             if isinstance(error, httpx.TimeoutException):
                 raise RetryableError(f"no connection within {self._connect_seconds:g} s") from None
             what = "no connection" if isinstance(error, httpx.ConnectError) else "the connection failed"
-            raise RetryableError(f"{what}: {self.shown(reason)}", tls=tls) from None
+            raise RetryableError(f"{what}: {self.redacted(reason)}", tls=tls) from None
         finally:
             pool.busy -= 1
 
@@ -186,28 +186,26 @@ class HttpClient:
         import httpx
 
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._keep, keepalive_expiry=30.0)
-        transport, host = self._transport, urlsplit(self.address).hostname or ""
+        host = urlsplit(self.address).hostname or ""
         try:
-            if transport is None and self._tls is None:
+            if self._transport is None and self._tls is None:
                 self._tls = httpx.create_ssl_context()  # Once: to read the certificates takes a while.
-            tls = self._tls or True
-            if transport is None and (host in ("localhost", "::1") or host.startswith("127.")):
-                transport = httpx.AsyncHTTPTransport(verify=tls, limits=limits)  # Not by a proxy of the environment.
             return httpx.AsyncClient(
                 headers=self._headers,
                 timeout=httpx.Timeout(None, connect=self._connect_seconds),
                 limits=limits,
-                verify=tls,
+                verify=self._tls or True,
+                trust_env=not (host in ("localhost", "::1") or host.startswith("127.")),  # No proxy for this machine.
                 follow_redirects=False,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                transport=transport,
+                transport=self._transport,
             )
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(
-                f"the proxy or certificate settings of the environment are unusable: {self.shown(str(error))}"
+                f"the proxy or certificate settings of the environment are unusable: {self.redacted(str(error))}"
             ) from None
 
-    async def _read(self, response: "httpx.Response", most: int) -> bytes:
+    async def _read(self, response: "httpx.Response", max_bytes: int) -> bytes:
         """Return the raw body up to the limit; only the beginning of a refusal's body."""
         refused = response.status_code >= 300
         if response.headers.get("content-encoding", "identity") != "identity":
@@ -219,8 +217,8 @@ class HttpClient:
             data += part
             if refused and len(data) > PAGE_BYTES:
                 return bytes(data[:PAGE_BYTES])
-            if len(data) > most:
-                raise RetryableError(f"{self._too_large}{most} bytes", costly=True)
+            if len(data) > max_bytes:
+                raise RetryableError(f"{self._too_large}{max_bytes} bytes", costly=True)
         return bytes(data)
 
 

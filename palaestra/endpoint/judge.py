@@ -47,15 +47,15 @@ class JudgeClient(Generic[T]):
         tries: int = 5,
         max_tokens: int = 1_200,
         deadline: float = 50.0,
-        rest: float = 10.0,
+        check_interval: float = 10.0,
         patience: float = 0.0,
         thoughts: bool = False,
     ) -> None:
         """`read` parses an answer and raises ValueError, with the reason, for one that is not in its form.
 
         A question has `tries` tries for a readable answer, and `deadline` seconds for all of them (an environment's
-        reward has 60 by default). `rest` and `patience` are those of `Balanced`. With `thoughts` the thinking that a
-        server reports separately is put before the answer, in a <think> block.
+        reward has 60 by default). `check_interval` and `patience` are those of `Balanced`. With `thoughts` the thinking
+        that a server reports separately is put before the answer, in a <think> block.
         """
         if not servers or tries < 1 or max_tokens < 1 or not deadline > 0:
             raise ConfigError(
@@ -63,7 +63,7 @@ class JudgeClient(Generic[T]):
                 "expected at least one server, one try and one token, and a deadline above 0"
             )
         self.counts = JudgeCounts()
-        self._served = Balanced(servers, rest=rest, patience=patience)
+        self._served = Balanced(servers, check_interval=check_interval, patience=patience)
         self._read, self._tries, self._max_tokens = read, tries, max_tokens
         self._deadline, self._thoughts = deadline, thoughts
         self._background = BackgroundLoop("the judge's endpoint")

@@ -170,15 +170,23 @@ def read_answer(document: Mapping[str, Any], *, max_tokens: int | None, sent_byt
     return ChatCompletion(content, reasoning, calls, cut, usage)
 
 
-def _usage(reported: Any, max_tokens: int | None, said: int, sent_bytes: int) -> tuple[Usage, int]:
+def read_transcript(document: Mapping[str, Any]) -> str:
+    """Return the transcript in a response."""
+    text = document.get("text")
+    if not isinstance(text, str):
+        raise UnreadableReply(f"no 'text' but {', '.join(map(str, document))[:100]!r}")
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _usage(reported: Any, max_tokens: int | None, answer_bytes: int, sent_bytes: int) -> tuple[Usage, int]:
     """Return the figures, impossible ones replaced by estimates, and the reported completion tokens less thinking."""
     figures = reported if isinstance(reported, dict) else {}
     prompt = _count(figures.get("prompt_tokens"), 1, sent_bytes + _TEMPLATE_TOKENS)
-    max_completion = max(max_tokens or 0, said) + MOST_HIDDEN_TOKENS
-    completion = _count(figures.get("completion_tokens"), -(-said // _LONGEST_TOKEN), max_completion)
+    max_completion = max(max_tokens or 0, answer_bytes) + MOST_HIDDEN_TOKENS
+    completion = _count(figures.get("completion_tokens"), -(-answer_bytes // _LONGEST_TOKEN), max_completion)
     usage = Usage(
         sent_bytes // _BYTES_A_TOKEN + 1 if prompt is None else prompt,
-        -(-said // _BYTES_A_TOKEN) if completion is None else completion,
+        -(-answer_bytes // _BYTES_A_TOKEN) if completion is None else completion,
         estimated=prompt is None or completion is None,
     )
     details = figures.get("completion_tokens_details")
@@ -186,8 +194,8 @@ def _usage(reported: Any, max_tokens: int | None, said: int, sent_bytes: int) ->
     return usage, (completion or 0) - (hidden or 0)
 
 
-def _count(value: Any, least: int, most: int) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
+def _count(value: Any, minimum: int, maximum: int) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum else None
 
 
 def _calls(value: Any) -> tuple[ToolCall, ...]:

@@ -16,12 +16,11 @@ Left out on purpose: checking arguments against a tool's schema (`envs.core.tool
 tokens (`agents.chat`).
 """
 
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import cast
 
-from palaestra.errors import ConfigError, UsageError
+from palaestra.errors import ConfigError, UsageError, unknown_name
 from palaestra.formats.detection import detect
 from palaestra.formats.parsed import CallParseError, Format, Parsed, ParsedCall
 from palaestra.formats.parsed import Schemas as Schemas
@@ -35,8 +34,8 @@ __all__ = [
     "ParsedCall",
     "detect",
     "get",
-    "known",
     "translate",
+    "validate",
 ]
 
 DEFAULT = "hermes"
@@ -52,13 +51,11 @@ FORMATS = (
 def get(name: str) -> Format:
     """Return the format of that name. Raise a ConfigError if there is none."""
     if name not in FORMATS:
-        close = get_close_matches(name, FORMATS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known formats: {', '.join(sorted(FORMATS))}"
-        raise ConfigError(f"no call format is named {name!r}; {hint}")
+        raise ConfigError(unknown_name("call format", name, FORMATS))
     return cast(Format, import_module(f"palaestra.formats.{name}"))
 
 
-def known(name: str) -> str:
+def validate(name: str) -> str:
     """Return the name. Raise a ConfigError if there is no such format."""
     get(name)
     return name

@@ -20,7 +20,7 @@ from typing import Any
 
 from palaestra.formats import deepseek, fence, glm, harmony, hermes, llama3, mistral, openai, qwen3_coder, stray, tags
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, TurnScan, first_said, said
+from palaestra.formats.scanning import NAME, THINK, TurnScan, first_marks, strip_thinking
 
 EXAMPLE, render = hermes.EXAMPLE, hermes.render
 
@@ -39,21 +39,21 @@ _MARKERS = re.compile("|".join(f"(?P<{name}>{mark})" for name, (_, mark) in _SUR
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn in the dialect it is written in."""
-    sure = [_SURE[mark.lastgroup][0].parse for mark in first_said(text, _MARKERS) if mark.lastgroup]
+    sure = [_SURE[mark.lastgroup][0].parse for mark in first_marks(text, _MARKERS) if mark.lastgroup]
     parsed = _first_with_calls(sure, text, tools)
     if parsed and parsed.calls:
         return parsed
     careful = tags.careful(text, tools)
-    tagged = (partial(tags.parse, found=careful), careful)
+    tagged = (partial(tags.parse, pattern=careful), careful)
     maybe = [
         (mark.start(), place, read)
         for place, (read, marks) in enumerate(((llama3.parse, llama3.MARKERS), tagged, (fence.parse, fence.MARKERS)))
-        for mark in first_said(text, marks)
+        for mark in first_marks(text, marks)
     ]
     return (
         _first_with_calls([read for *_, read in sorted(maybe, key=itemgetter(0, 1))], text, tools)
         or parsed
-        or stray.check(said(text), TurnScan(text, EXAMPLE, tools=tools))
+        or stray.check(strip_thinking(text), TurnScan(text, EXAMPLE, tools=tools))
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from palaestra.formats.dialect import Dialect, before_calls
 from palaestra.formats.parsed import ParsedCall
-from palaestra.formats.scanning import NAME, THINK, TurnScan, plain_name, said, skip_blank
+from palaestra.formats.scanning import NAME, THINK, TurnScan, plain_name, skip_blank, strip_thinking
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = '<|channel|>commentary to=functions.tool <|constrain|>json<|message|>{"argument": "value"}<|call|>'
@@ -64,7 +64,7 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     end, behind = _end(text, header.end())
     channel = _CHANNEL.search(header[0])
     if channel is None or channel[1] != "analysis":
-        aloud = said(text[header.end() : end]).content
+        aloud = strip_thinking(text[header.end() : end]).content
         (turn.final if channel and channel[1] == "final" else turn.content).append(aloud)
     return behind
 

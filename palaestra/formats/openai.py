@@ -13,7 +13,7 @@ from typing import Any
 
 from palaestra.formats import stray
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, TurnScan, said, walk
+from palaestra.formats.scanning import THINK, TurnScan, strip_thinking, walk
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = (
@@ -43,10 +43,10 @@ def parse_message(message: Any, text_format: Format | None = None, tools: Schema
         message = {"tool_calls": [message]}
     tool_calls, content = message.get("tool_calls"), _text(message.get("content"))
     if tool_calls is None or tool_calls == []:
-        return text_format.parse(content, tools) if text_format else said(content)
+        return text_format.parse(content, tools) if text_format else strip_thinking(content)
     turn = TurnScan(content, EXAMPLE)
     _add(turn, tool_calls, 0)
-    return Parsed(said(content).content, tuple(turn.calls))
+    return Parsed(strip_thinking(content).content, tuple(turn.calls))
 
 
 def render_message(calls: Iterable[ParsedCall], content: str = "") -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
             turn.fault(reason, end)
             return len(text)
     elif "tool_calls" in value or value.get("role") == "assistant":
-        turn.content.append(said(_text(value.get("content"))).content)
+        turn.content.append(strip_thinking(_text(value.get("content"))).content)
         tool_calls = value.get("tool_calls")
         if tool_calls is not None and tool_calls != []:
             _add(turn, tool_calls, begin)
@@ -74,10 +74,10 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
     return len(text)
 
 
-def _add(turn: TurnScan, found: Any, position: int) -> None:
+def _add(turn: TurnScan, tool_calls: Any, position: int) -> None:
     """Add the calls of a message to the turn."""
-    if isinstance(found, list):
-        turn.add_all([_call(item) for item in found], position)
+    if isinstance(tool_calls, list):
+        turn.add_all([_call(item) for item in tool_calls], position)
     else:
         turn.fault('"tool_calls" must be a list', position)
 

@@ -56,12 +56,12 @@ class TurnScan:
         else:
             self.calls.append(call)
 
-    def add_all(self, found: "list[ParsedCall | str]", position: int) -> None:
+    def add_all(self, items: "list[ParsedCall | str]", position: int) -> None:
         """Record the calls and faults of a list, up to the limit of calls."""
         room = MAX_CALLS - len(self.calls)
-        for call in found[:room]:
+        for call in items[:room]:
             self.add(call, position)
-        if len(found) > room:
+        if len(items) > room:
             self.fault(TOO_MANY, position)
 
     def fault(self, reason: str, position: int) -> None:
@@ -69,10 +69,10 @@ class TurnScan:
         message = f"malformed call at character {position}: {reason}. Write it like {self.example}"
         self.calls.append(CallParseError(message, position))
 
-    def instead(self, wanted: str, position: int) -> str:
-        """Return the reason of a fault at a position where `wanted` is missing."""
+    def instead(self, expected: str, position: int) -> str:
+        """Return the reason of a fault at a position where `expected` is missing."""
         actual = repr(self.text[position : position + MAX_QUOTED]) if position < len(self.text) else "the end"
-        return f"expected {wanted}, found {actual}"
+        return f"expected {expected}, found {actual}"
 
     def skip(self, reason: str, position: int, closer: str = "", begin: int = -1) -> int:
         """Record a fault, and return where reading continues: after the closing tag of the faulty block that begins
@@ -130,12 +130,12 @@ def walk(turn: TurnScan, read: MarkReader) -> Parsed:
     return Parsed("".join(turn.final or content).strip(), tuple(calls))
 
 
-def said(text: str) -> Parsed:
+def strip_thinking(text: str) -> Parsed:
     """Return a turn parsed without any format: its text without thinking."""
     return walk(TurnScan(text, ""), lambda turn, marker: marker.end())
 
 
-def first_said(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
+def first_marks(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
     """Return the first marker outside thinking; and if a `</think>` without an opening tag follows, also the first
     after that: the tag may have ended thinking, or may be part of a call."""
     matches: list[re.Match[str]] = []

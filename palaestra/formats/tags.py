@@ -27,9 +27,9 @@ _CODE = "code"
 _FENCE = re.compile(r"```\w*+[ \t]*+\n(.*)\n```\Z", re.DOTALL)
 
 
-def parse(text: str, tools: Schemas = (), found: "re.Pattern[str] | None" = None) -> Parsed:
-    """Read a turn: its calls and faults in order, and the answer or the text around them. `found` finds the tags."""
-    marks = found or _markers(tool_names(tools), bool(code_tool(tools)))
+def parse(text: str, tools: Schemas = (), pattern: "re.Pattern[str] | None" = None) -> Parsed:
+    """Read a turn: its calls and faults in order, and the answer or the text around them. `pattern` finds the tags."""
+    marks = pattern or _markers(tool_names(tools), bool(code_tool(tools)))
     return Dialect(EXAMPLE, marks, _read, _written).parse(text, tools)
 
 
@@ -92,7 +92,7 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
         return min(end + len(closer), len(text))
     begin = skip_blank(text, position)
     typing = Typing(tools, tag)
-    if tag == _CODE and not typing.known:
+    if tag == _CODE and not typing.offered:
         typing = Typing(tools, code_tool(tools))
     if text.startswith("{", begin):
         value, behind, reason, lenient = decode(text, begin)
@@ -108,7 +108,7 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
         turn.content.append(text[marker.start() : again])
         begin = position = again + len(marker[0])
     key = _MAIN.get(typing.name, "")
-    key = key if key in typing.properties or (key and not typing.known) else typing.main
+    key = key if key in typing.properties or (key and not typing.offered) else typing.main
     body = _body(text[position:end])
     arguments: dict[str, Any] = {key: typing.read(key, body)} if key else {}
     turn.add(ParsedCall(typing.name, arguments, again >= 0 or (bool(body) and not key)), begin)

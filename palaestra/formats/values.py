@@ -197,7 +197,7 @@ class Typing:
     def __init__(self, tools: Schemas, name: str) -> None:
         self.name = name
         function = next((tool["function"] for tool in tools if tool["function"]["name"] == name), None)
-        self.known = function is not None
+        self.offered = function is not None
         self.parameters: Mapping[str, Any] = (function or {}).get("parameters") or {}
         self.properties: Mapping[str, Any] = self.parameters.get("properties") or {}
 
@@ -240,21 +240,21 @@ class Typing:
         }
         return ParsedCall(call.name, call.arguments | read, True) if read else call
 
-    def _kinds(self, schema: Any, depth: int, seen: set[str]) -> frozenset[str]:
-        """Return the JSON types that a schema allows, all if it names none; none for a reference already `seen`:
+    def _kinds(self, schema: Any, depth: int, visited: set[str]) -> frozenset[str]:
+        """Return the JSON types that a schema allows, all if it names none; none for a reference already `visited`:
         paths through references to references multiply."""
         if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
             return _ALL
         if "$ref" in schema:
             definitions, name = self.parameters.get("$defs") or {}, str(schema["$ref"]).rpartition("/")[2]
-            if name in seen:
+            if name in visited:
                 return frozenset()
-            seen.add(name)
-            return self._kinds(definitions.get(name), depth + 1, seen)
+            visited.add(name)
+            return self._kinds(definitions.get(name), depth + 1, visited)
         if "type" in schema:
             kinds = schema["type"]
             return frozenset([kinds] if isinstance(kinds, str) else kinds)
         if "enum" in schema or "const" in schema:
             return frozenset(_KINDS.get(type(value), "object") for value in schema.get("enum", [schema.get("const")]))
         choices = [choice for key in ("anyOf", "oneOf", "allOf") for choice in schema.get(key, ())]
-        return frozenset().union(*(self._kinds(choice, depth + 1, seen) for choice in choices)) if choices else _ALL
+        return frozenset().union(*(self._kinds(choice, depth + 1, visited) for choice in choices)) if choices else _ALL

@@ -47,6 +47,6 @@ class Guard:
         self._judge.close()
 
 
-def held(verdict: Verdict, below: float) -> str:
+def held_back_message(verdict: Verdict, below: float) -> str:
     """Return the message about a turn that is held back."""
     return f"held back: score {verdict.score:g}, below {below:g}. {verdict.critique}".rstrip()

@@ -71,12 +71,12 @@ class _PromptPart:
     heading: str
     text: str
     kind: _Kind
-    most: int | None = None
+    max_chars: int | None = None
     """Maximum characters that are shown of it; None for all."""
 
     @property
     def size(self) -> int:
-        return min(len(self.text), self.most or len(self.text))
+        return min(len(self.text), self.max_chars or len(self.text))
 
     def lines(self) -> str:
         """Return its heading and its quoted lines."""
@@ -105,7 +105,7 @@ def dialogue_prompt(
         opening += 1
     parts = [_PromptPart("The task:", _visible(_text(message)), _Kind.TASK) for message in messages[:opening]]
     parts += [_PromptPart("The agent's tools:", _visible("\n".join(map(_tool, tools))), _Kind.TASK)] * bool(tools)
-    parts += [part for number, one in enumerate(messages[opening:], 1) for part in _parts(number, one)]
+    parts += [part for number, message in enumerate(messages[opening:], 1) for part in _parts(number, message)]
     text = _fitted(parts, max(most_chars, LEAST_CHARS))
     question = f"{text}\n\n{ended} Judge its work: <think>, <critique>, <score>."
     return [{"role": "system", "content": RUBRIC}, {"role": "user", "content": question}]
@@ -125,11 +125,11 @@ def _parts(number: int, message: Message) -> list[_PromptPart]:
     return [*parts, _PromptPart(f"[{number}] The agent says:", _visible(response), _Kind.SAID)]
 
 
-def _fitted(parts: Sequence[_PromptPart], most: int) -> str:
-    """Return the parts as one text of at most about `most` characters."""
+def _fitted(parts: Sequence[_PromptPart], max_chars: int) -> str:
+    """Return the parts as one text of at most about `max_chars` characters."""
     parts_left = list(parts)
     for kind in _Kind:
-        excess = sum(map(_length, parts_left)) - most
+        excess = sum(map(_length, parts_left)) - max_chars
         if excess <= 0:
             break
         sizes = [part.size for part in parts_left if part.kind is kind]
@@ -137,10 +137,10 @@ def _fitted(parts: Sequence[_PromptPart], most: int) -> str:
         for _ in range(3):  # The shorter they become, the more gaps there are to announce.
             level = level_of(sizes, room - _GAP * sum(size > level for size in sizes))
         level = max(level, _FLOOR)
-        parts_left = [replace(part, most=level) if part.kind is kind else part for part in parts_left]
+        parts_left = [replace(part, max_chars=level) if part.kind is kind else part for part in parts_left]
     texts, lengths = [part.lines() for part in parts_left], [_length(part) for part in parts_left]
     first = last = len(parts_left) // 2
-    while sum(lengths[:first] + lengths[last:]) > most and (first > 1 or last < len(parts_left)):
+    while sum(lengths[:first] + lengths[last:]) > max_chars and (first > 1 or last < len(parts_left)):
         if last < len(parts_left) and len(parts_left) - last >= first:
             last += 1
         else:

@@ -25,23 +25,23 @@ class Verdict:
     """A reward model's judgement of an episode."""
 
     score: float
-    """From 0 (harmful) to 1 (flawless)."""
+    """Score from 0 (harmful) to 1 (flawless)."""
     critique: str = ""
-    """What the agent should do better, for the agent to read."""
+    """Advice to the agent, for it to read."""
     analysis: str = ""
-    """What it thought."""
+    """Thinking of the reward model."""
     whole: bool = True
-    """All three blocks were there, in order."""
+    """True if all three blocks were there, in order."""
     written: float | None = None
     """The score as it was written, where it was out of range and has been moved to the nearer bound."""
 
 
 def read_verdict(text: str, clamp: bool = True) -> Verdict:
-    """The verdict in an answer; a ValueError says why there is none.
+    """Return the verdict in an answer. Raise a ValueError with the reason if there is none.
 
     A score out of range is moved to the nearer bound, or with `clamp` off refused.
     """
-    tags = [found[1] + found[2].lower() for found in _TAG.finditer(text)]
+    tags = [match[1] + match[2].lower() for match in _TAG.finditer(text)]
     thought, spoken = _divided(text)
     score = _block(spoken, "score")
     if score is None:
@@ -49,7 +49,7 @@ def read_verdict(text: str, clamp: bool = True) -> Verdict:
     number = _SCORE.fullmatch(score)
     value = float(number[1]) if number else math.nan
     critique = (_block(spoken, "critique") or "").strip()
-    if any(found[2].lower() == "score" for found in _TAG.finditer(critique)):
+    if any(match[2].lower() == "score" for match in _TAG.finditer(critique)):
         raise ValueError("its <score> stands in its <critique>, where it may be quoted")
     if not math.isfinite(value):
         raise ValueError(f"its <score> holds {score.strip()[:40]!r}; expected one number from 0 to 1 and nothing else")
@@ -66,12 +66,12 @@ def read_verdict(text: str, clamp: bool = True) -> Verdict:
 
 
 def written(verdict: Verdict) -> str:
-    """A verdict as `read_verdict` reads it."""
+    """Return a verdict as `read_verdict` reads it."""
     return f"<think>{verdict.analysis}</think><critique>{verdict.critique}</critique><score>{verdict.score:g}</score>"
 
 
 def _divided(text: str) -> tuple[str, str]:
-    """What was thought, and what was said after it: in its thoughts a model may quote what it likes."""
+    """Return the thoughts, and the text after them: in its thoughts a model may quote what it likes."""
     begin, end = [[*re.finditer(tag, text, re.IGNORECASE)] for tag in (r"<\s*think\s*>", r"</\s*think\s*>")]
     if begin and (not end or end[-1].start() < begin[-1].start()):
         raise ValueError("its <think> block is not closed")
@@ -83,7 +83,7 @@ def _divided(text: str) -> tuple[str, str]:
 
 
 def _block(text: str, name: str) -> str | None:
-    """What stands in a block; None where there is none."""
+    """Return the text in a block; None where there is none."""
     opened, closed = [[*re.finditer(rf"<{slash}\s*{name}\s*>", text, re.IGNORECASE)] for slash in ("", r"/")]
     if not opened and not closed:
         return None

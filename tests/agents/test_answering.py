@@ -75,7 +75,7 @@ def test_f29_the_built_in_engine_serves_a_judge_as_any_server_does(monkeypatch):
     served = answering()
     expected = asyncio.run(served.complete(QUESTION, max_tokens=30)).content
     with listening(monkeypatch, served) as url:
-        judge = JudgeClient([Endpoint(EndpointConfig(url, "rrm", ""))], lambda text: text, max_tokens=30)
+        judge = JudgeClient([Endpoint(EndpointConfig(url, "rrm", api_key_env=""))], lambda text: text, max_tokens=30)
         judge.check()
 
         async def ask():

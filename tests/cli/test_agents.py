@@ -15,7 +15,7 @@ from fake_server import FakeServer, demonstrated, error, nobody
 import palaestra
 from palaestra import UsageError
 from palaestra.agents import EndpointPolicy, HumanPolicy, TokenLimits
-from palaestra.cli.agents import AgentOptions, open_agent, spent, token_limits
+from palaestra.cli.agents import AgentOptions, agent_cost, open_agent, token_limits
 from palaestra.registry import arena, demonstrator
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.run.saved_config import written_config
@@ -54,7 +54,7 @@ def evaluated(*arguments):
             report, episodes = evaluate(agent, held_out, tasks=chosen.tasks, limits=TokenLimits())
         finally:
             held_out.close()
-    return report, episodes, spent(agent)
+    return report, episodes, agent_cost(agent)
 
 
 def test_options_lie_flat_among_those_of_a_command():
@@ -104,7 +104,7 @@ def test_the_engine_is_closed_when_a_command_fails():
             raise RuntimeError
         with pytest.raises(UsageError, match="is closed"):
             agent.engine.check()
-    assert spent(agent)["answers"] == 0
+    assert agent_cost(agent)["answers"] == 0
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_help_of_train_shows_the_defaults_of_the_model_that_is_asked_for(capsys)
         (["eval", "palaestra/two-hop"], "did you mean palaestra/TwoHop-v0?"),
         (["check", "aritmetic"], "palaestra/Arithmetic-v0"),
         (["train", "two-hop", "--recipe", "grpo-tc"], "did you mean 'grpo-tcr'"),
-        (["serve", "sandbx"], "did you mean 'sandbox'? services: sandbox, search, mcp, vllm, rrm"),
+        (["serve", "sandbx"], "unknown service 'sandbx'; did you mean 'sandbox'?"),
     ],
     ids=" ".join,
 )
@@ -399,7 +399,7 @@ def test_what_is_wrong_in_an_authors_module_is_told_with_its_line(capsys, author
     ("entry_point", "said"),
     [
         ("holder:Mising", "me/Held-v0: its class 'Mising' is not in "),
-        ("holder:Mising", "holder.py; is 'Missing' meant?"),
+        ("holder:Mising", "holder.py; did you mean 'Missing'?"),
         ("nowhere_at_all:Missing", "its class 'Missing' cannot be loaded: there is no module 'nowhere_at_all'"),
         ("broken_world:Missing", "broken_world.py, line 1: invalid syntax"),
     ],

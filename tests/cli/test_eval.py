@@ -6,8 +6,10 @@ import re
 from contextlib import closing, contextmanager
 from functools import partial
 
+import commands
 import families
 import pytest
+from commands import words
 from fake_server import FakeServer, Reply, demonstrated, nobody, said
 
 import palaestra
@@ -23,16 +25,7 @@ TWO_HOP = "palaestra/TwoHop-v0"
 
 def run(capsys, *arguments):
     """Exit status, standard output and standard error of `palaestra eval two-hop`."""
-    try:
-        status = main(["eval", "two-hop", *arguments])
-    except SystemExit as stop:
-        status = stop.code
-    return (status, *capsys.readouterr())
-
-
-def words(text):
-    """The text without the frames and line breaks that fit it to a terminal."""
-    return " ".join(re.sub(r"[│╭╮╰╯─┃┏┓┗┛━┡┩╇┳┻┴└┘]", " ", text).split())
+    return commands.run(capsys, "eval", "two-hop", *arguments)
 
 
 @pytest.fixture
@@ -185,7 +178,7 @@ def test_forty_columns_are_enough(capsys, rates, monkeypatch):
     ids=" ".join,
 )
 def test_a_wrong_request_is_refused_before_anything_is_played(capsys, monkeypatch, arguments, said):
-    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: pytest.fail("an arena was opened"))
+    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: pytest.fail("an arena was opened"))
     status, _, err = run(capsys, *arguments)
     assert status == 2
     assert said in words(err)
@@ -217,7 +210,7 @@ def test_nothing_stays_open_when_play_ends_early(capsys, monkeypatch, failure):
             yield Agent(engine)
 
     monkeypatch.setattr("palaestra.cli.eval.open_agent", open_agent)
-    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
     status, _, _ = run(capsys, "--tasks", "50")
     assert status in (2, 130)
     assert arena.closed
@@ -244,7 +237,7 @@ def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
             kept.append(dict(engine.waiting))
 
     monkeypatch.setattr("palaestra.cli.eval.open_agent", open_agent)
-    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
     monkeypatch.setattr("palaestra.cli.eval.display", interrupted)
     status, _, _ = run(capsys, "--tasks", "50")
     assert status == 130
@@ -257,7 +250,7 @@ def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
 )
 def test_broken_episodes_are_counted_and_told(capsys, monkeypatch, tmp_path, broken, status):
     arena, path = families.Talk(4, broken=broken), tmp_path / "figures.json"
-    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
     monkeypatch.setattr("palaestra.cli.eval.open_agent", lambda *_: closing_agent())
     found, out, err = run(capsys, "--tasks", "4", "--samples", "2", "--json", str(path))
     assert found == status, err
@@ -277,7 +270,7 @@ def test_broken_episodes_are_counted_and_told(capsys, monkeypatch, tmp_path, bro
 
 def test_agents_without_a_task_that_both_were_scored_in_have_no_difference(capsys, monkeypatch, tmp_path):
     arena, path = families.Talk(2, broken=lambda start, tries: True), tmp_path / "figures.json"
-    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
     monkeypatch.setattr("palaestra.cli.eval.open_agent", lambda *_: closing_agent())
     assert run(capsys, "--tasks", "2", "--against", "other", "--json", str(path))[0] == 1
     found = json.loads(path.read_text())["comparison"]["sampled"]

@@ -23,7 +23,11 @@ from palaestra.trainers.validation import PARTS, flat, plain
 
 CLI = ROOT / "palaestra" / "cli"
 SUBCOMMANDS = {
-    "serve": (*CLI.glob("serve_*.py"), ROOT / "envs" / "sandboxes" / "remote" / "admission.py"),
+    "serve": (
+        *CLI.glob("serve_*.py"),
+        CLI / "shared_options.py",
+        ROOT / "envs" / "sandboxes" / "remote" / "admission.py",
+    ),
     "index": (CLI / "index.py", ROOT / "envs" / "search" / "corpus.py"),
 }
 """Where commands of two words declare their options."""

@@ -34,7 +34,7 @@ def test_every_command_lists_the_options_where_one_is_wrong(command, tmp_path, c
     assert main([command, "code-math", *given, "--env-options", "compaer=text"]) == 2
     said = capsys.readouterr().err
     assert "takes no option 'compaer'; it takes split, tasks, mode, compare, sandbox, format" in said
-    assert "is 'compare' meant?" in said
+    assert "did you mean 'compare'?" in said
     assert list(tmp_path.rglob("*.json*")) == []
 
 

@@ -131,31 +131,6 @@ def test_each_lesson_comes_back_with_the_trainers_log_probs() -> None:
     assert_same_lessons(from_line(to_line(replace(record(), lessons=several))).lessons, several)
 
 
-# As the first version wrote it, which knew one lesson or none.
-OLD = (
-    '{"digest": "%s", "palaestra": 1, "env_id": "palaestra/Calculator-v0", "options": {"split": "train"}, '
-    '"agent": "tiny", "start": {"task": 4, "seed": 7, "group": 0, "seat": null, "prefix": []}, '
-    '"task": {"prompt": "1+1?", "answer": "2", "id": "t", "data": {}}, "tools": [], '
-    '"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}], "answer": "2", '
-    '"calls": [], "turns": 1, "ending": "answered", "reward": 1.0, "parts": {"success": 1.0}, "fault": "", '
-    '"seconds": 0.0, "rows": [{"ids": [5, 6, 7], "sampled": [[1, 3]], "logprobs": [-0.5, -0.25], '
-    '"versions": [[2, 2]]}], "lesson": %s}\n'
-)
-LEARNED = (
-    '{"step": 3, "terms": {"outcome": 1.0}, "advantage": -0.5, "updates": 2, "trainer_logprobs": [[-0.5, -0.125]]}'
-)
-
-
-def test_a_file_of_the_first_version_is_still_read(tmp_path: Path) -> None:
-    path = tmp_path / "old.jsonl"
-    path.write_text(OLD % ("dca99278c648db84b51061be", "null") + OLD % ("f159bd5f09131776fde2bfb8", LEARNED))
-    played, learned_from = read(path)
-    assert (played.lessons, played.episode.attempt.answer, played.episode.reward) == ((), "2", 1.0)
-    assert played.episode.rows[0].ids.tolist() == learned_from.episode.rows[0].ids.tolist() == [5, 6, 7]
-    said = (np.array([0.0, -0.5, -0.125], np.float32),)
-    assert_same_lessons(learned_from.lessons, (Lesson(3, {"outcome": 1.0}, -0.5, said, 2),))
-
-
 def test_a_line_that_was_cut_off_is_named_and_those_before_it_are_read(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     write(path, [record(), record(), record()])

@@ -20,7 +20,7 @@ from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.config.recipes import find_recipe
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.reward.judge_agreement import disagreements, judged_figures
+from palaestra.trainers.reward.judge_agreement import disagreements, judged_figures, labelled_episode
 from palaestra.trainers.reward.reward_model import ReasoningReward
 from palaestra.trainers.samplers.uniform import Uniform
 

@@ -191,7 +191,7 @@ def test_a_reward_that_reads_messages_sees_the_second_attempt_alone_and_replays(
     assert [one["role"] for one in second.attempt.messages] == ["user", "assistant", "tool", "assistant"]
     seen = second.start.as_seen(second.attempt.messages)
     assert [one["role"] for one in seen[1:6]] == ["assistant", "tool", "assistant", "user", "assistant"]
-    assert second.start.own(seen) == second.attempt.messages
+    assert second.start.without_prefix(seen) == second.attempt.messages
     record = from_line(to_line(Record("test/Repeats-v0", second)))
     assert record.episode.start.prefix == second.start.prefix
     assert record.episode.attempt.messages == second.attempt.messages

@@ -56,7 +56,7 @@ class SFTConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.format is not None:
-            formats.known(self.format)
+            formats.validate(self.format)
 
     @property
     def heading(self) -> dict[str, Any]:

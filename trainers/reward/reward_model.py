@@ -81,9 +81,8 @@ class ReasoningReward:
 
     def _served(self, url: str) -> EndpointConfig:
         # No retries here: the next server is asked at once.
-        return EndpointConfig(
-            url, self.served_as, self.key_env, self.verdict_seconds, patience=0.0, max_concurrent=self.at_once
-        )
+        limits: dict[str, Any] = {"timeout": self.verdict_seconds, "patience": 0.0, "max_concurrent": self.at_once}
+        return EndpointConfig(url, self.served_as, api_key_env=self.key_env, **limits)
 
 
 class ReasoningJudge:
@@ -92,7 +91,7 @@ class ReasoningJudge:
     def __init__(self, settings: ReasoningReward) -> None:
         self.settings = settings
         self.at_once, self.deadline = settings.at_once, settings.deadline + _GRACE
-        self._client: JudgeClient[Verdict] = JudgeClient(
+        self.client: JudgeClient[Verdict] = JudgeClient(
             [Endpoint(settings._served(url)) for url in settings.url],
             partial(read_verdict, clamp=settings.clamp),
             tries=settings.tries,
@@ -107,7 +106,7 @@ class ReasoningJudge:
         return await asyncio.gather(*map(self._remark, episodes))
 
     async def _remark(self, episode: Episode) -> JudgeResult:
-        verdict = await self._client.ask(episode_prompt(episode, self.settings.read_chars))
+        verdict = await self.client.ask(episode_prompt(episode, self.settings.read_chars))
         details: dict[str, Any] = {"score": verdict.score, "critique": verdict.critique, "analysis": verdict.analysis}
         if verdict.written is not None:
             details["written"] = verdict.written
@@ -115,8 +114,8 @@ class ReasoningJudge:
 
     def check(self) -> None:
         """Raise `UsageError` if no server can be reached."""
-        self._client.check()
+        self.client.check()
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self.client.close()

@@ -69,7 +69,7 @@ class Replica:
             )
         for result in results:
             if result.get("error"):
-                raise RequestRejected(f"{self.url} could not do {method}: {self._http.shown(str(result['error']))}")
+                raise RequestRejected(f"{self.url} could not do {method}: {self._http.redacted(str(result['error']))}")
         return results
 
     async def abort(self, request: str) -> None:
@@ -111,11 +111,11 @@ class Replica:
         except RetryableError as again:
             raise Lost(f"{self.url}: {again}") from None
         if 400 <= reply.status < 500 and reply.status not in (408, 429):
-            message = self._http.shown(problem_in_page(reply.body).message)
+            message = self._http.redacted(problem_in_page(reply.body).message)
             raise RequestRejected(f"{self.url}{path} refused with {reply.status}: {message}")
         if reply.status != 200:
             raise Lost(
-                f"{self.url}{path} answered {reply.status}: {self._http.shown(problem_in_page(reply.body).message)}"
+                f"{self.url}{path} answered {reply.status}: {self._http.redacted(problem_in_page(reply.body).message)}"
             )
         try:
             return json.loads(reply.body) if reply.body.strip() else {}

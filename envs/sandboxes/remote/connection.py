@@ -56,7 +56,7 @@ class SandboxServerConnection:
         self._http = HttpClient(
             self.address, self._secret, content_type=content_type, purpose="a remote sandbox", transport=transport
         )
-        self.shown = self._http.shown
+        self.shown = self._http.redacted
         self._background = BackgroundLoop(f"the {backend} sandbox")
 
     def greet(self, path: str, read: Callable[[Response], T], most: int, remedy: str) -> T:

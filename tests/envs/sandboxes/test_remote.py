@@ -14,7 +14,7 @@ from memory_sandbox import MemorySandbox
 from patient_runner import patient
 from settling import soon
 
-from palaestra.cli.serve_sandbox import Options
+from palaestra.cli.serve_sandbox import ServeSandboxOptions
 from palaestra.envs.rewards.code import GRADING
 from palaestra.envs.sandboxes import Limits, open_sandbox
 from palaestra.envs.sandboxes.remote import RemoteSandbox, client, connection, hosting, server
@@ -206,7 +206,7 @@ def test_a_run_waits_no_longer_than_the_limits_of_its_session_and_of_the_fork(mo
 
 
 def test_the_command_serves_what_the_tools_and_graders_ask_for():
-    options = Options("sandbox")
+    options = ServeSandboxOptions(backend="sandbox")
     for asked in (Limits(), GRADING, CodeInterpreter.limits, Shell.limits):
         assert asked.within(options.limits()) == asked
         with joined(MemorySandbox(options.limits()), limits=asked) as sandbox:

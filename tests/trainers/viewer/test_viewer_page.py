@@ -13,7 +13,7 @@ import pytest
 from viewer_records import HOSTILE, hostile_record, record
 
 from palaestra.cli import main
-from palaestra.cli.view import Options, chosen_numbers
+from palaestra.cli.view import ViewOptions, chosen_numbers
 from palaestra.errors import UsageError
 from palaestra.record import write as write_records
 from palaestra.trainers.view.pages import page
@@ -142,7 +142,7 @@ def test_the_command_writes_into_the_run_and_again(make_run: Make, capsys: pytes
 )
 def test_a_wrong_option_is_explained(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Options(**{"paths": (Path("a-run"),), **options})
+        ViewOptions(**{"paths": (Path("a-run"),), **options})
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,21 +27,21 @@ MOST_SAMPLES = 2 ** (_SEED - _SAMPLE)
 
 
 def start_of(seed: int, task: int, sample: int) -> Start:
-    """The Start of a task's sample in a run. It depends on nothing else, so that a run may be made larger later."""
+    """Return the Start of a task's sample in a run. It depends on nothing else, so a run may be made larger later."""
     return Start(task=task, seed=(seed << _SEED) + (sample << _SAMPLE) + task, group=task)
 
 
-class Played:
+class RolloutFile:
     """The episodes of one collection, held by this process alone until it is closed."""
 
     def __init__(
         self, out: Path, env_id: str, agent: str, seed: int, settings: Mapping[str, Any], *, synthetic: bool = False
     ) -> None:
-        """`settings` are whatever else decides what is played: they must stay as they are, and be plain."""
+        """`settings` are all else that decides an episode; they must be plain, and stay as they are."""
         self.path = out.with_name(f"{out.stem}.played.jsonl")
         self.about = out.with_name(f"{out.stem}.collect.json")
         self.notes: list[str] = []
-        """What whoever goes on should know."""
+        """Notes for whoever resumes the collection."""
         self.done: set[tuple[int, int]] = set()
         """Task and seed of each Start that was scored."""
         self.defects = 0
@@ -62,7 +62,7 @@ class Played:
             raise
 
     def add(self, episode: Episode) -> None:
-        """Write an episode down."""
+        """Append an episode to the file."""
         about = self._settings
         self._recorder.add(
             Record(about["env_id"], episode, dict(about["options"]), about["agent"], (), self._synthetic)
@@ -71,32 +71,32 @@ class Played:
             self.done.add((episode.start.task, episode.start.seed))
 
     def records(self, starts: Sequence[Start]) -> list[Record]:
-        """One record for each of these Starts that was played, in their order: the scored one if there is one."""
-        found: dict[tuple[int, int], Record] = {}
+        """Return a record for each of these Starts that was played, in their order: the scored one if there is one."""
+        records: dict[tuple[int, int], Record] = {}
         for record in self.every(starts):
             key = record.episode.start.task, record.episode.start.seed
-            if key not in found or found[key].episode.reward is None:
-                found[key] = record
+            if key not in records or records[key].episode.reward is None:
+                records[key] = record
         keys = [(start.task, start.seed) for start in starts]
-        return [found[key] for key in keys if key in found]
+        return [records[key] for key in keys if key in records]
 
     def every(self, starts: Sequence[Start]) -> Iterator[Record]:
-        """All that was played of these Starts, as it ended: a BROKEN one too, and what it came to when tried again."""
-        wanted = {(start.task, start.seed) for start in starts}
+        """Yield all records of these Starts as they ended: a BROKEN one too, and those of its further tries."""
+        keys = {(start.task, start.seed) for start in starts}
         for record in self._scanned():
-            if (record.episode.start.task, record.episode.start.seed) in wanted:
+            if (record.episode.start.task, record.episode.start.seed) in keys:
                 yield record
 
     @property
     def weights(self) -> str:
-        """The digest of the weights that play, where they are known here."""
+        """The digest of the weights that play; "" where it is not known here."""
         return str(self._settings.get("weights", ""))
 
     def summarise(self, figures: Mapping[str, Any]) -> None:
-        """Add figures to what is said about the collection."""
+        """Write the figures beside the settings of the collection."""
         write_text(self.about, json.dumps({**self._settings, **figures}, indent=2) + "\n")
 
-    def __enter__(self) -> "Played":
+    def __enter__(self) -> "RolloutFile":
         return self
 
     def __exit__(
@@ -109,7 +109,7 @@ class Played:
         self._lock.close()
 
     def _claim(self) -> None:
-        """Two processes at work here would play everything twice."""
+        """Lock the file, since two processes would play everything twice."""
         if self.path.is_symlink():  # It is added to and mended, and would be so elsewhere.
             raise UsageError(f"{self.path} is a link; put what it leads to in its place, or name another --out")
         try:
@@ -124,7 +124,7 @@ class Played:
             raise UsageError(f"{self.path} is in use by another process; wait for it, or name another --out") from error
 
     def _agree(self) -> None:
-        """Refuse to add to a file that was begun otherwise."""
+        """Refuse to add to a file that was begun with other settings."""
         if not self.path.stat().st_size or not self.about.exists():
             return
         try:
@@ -140,10 +140,10 @@ class Played:
         self._refuse({name: before.get(name) for name in now}, now)
 
     def _look(self) -> None:
-        """See what was played, and that it is of this collection."""
+        """Read which episodes were played, and check that they are of this collection."""
         now = {name: self._settings[name] for name in ("env_id", "agent", "seed", "options")}
         now["env_id"] = now["env_id"].rpartition(":")[2]
-        for record in self._scanned(told=True):
+        for record in self._scanned(count_defects=True):
             start, env_id = record.episode.start, record.env_id.rpartition(":")[2]
             then = (env_id, record.agent, start.seed >> _SEED, dict(record.options))
             self._refuse(dict(zip(now, then, strict=True)), now)
@@ -156,18 +156,18 @@ class Played:
                 f"{self.path} was begun otherwise: {changes}; ask as before to go on with it, or name another --out"
             )
 
-    def _scanned(self, told: bool = False) -> Iterator[Record]:
-        for found in scan(self.path):
-            if not isinstance(found, Defect):
-                yield found
-            elif told:
+    def _scanned(self, count_defects: bool = False) -> Iterator[Record]:
+        for entry in scan(self.path):
+            if not isinstance(entry, Defect):
+                yield entry
+            elif count_defects:
                 self.defects += 1
                 if self.defects <= _SHOWN:
-                    self.notes.append(f"{self.path}, line {found.line}: {found.reason}; that episode is played again")
+                    self.notes.append(f"{self.path}, line {entry.line}: {entry.reason}; that episode is played again")
 
 
 def mend(path: Path) -> str:
-    """See that a file of lines ends with a whole one; returns what was done about it, or nothing."""
+    """Repair the last line of a file that was cut off. Return a note about the repair, or ""."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if not size:
