@@ -1,13 +1,13 @@
-"""Progressive: a reward in stages, each of which counts only once the stages before it are cleared.
+"""A reward in stages, each of which counts only once the stages before it are cleared.
 
 An agent learns to write calls that parse before it is rewarded for answers, and gets no reward for an answer reached
 without the earlier stages (progressive reward shaping; its paper leaves thresholds and weights open, so they are
 declared here).
 
-    reward = Progressive(
-        Stage("parsed", parsed_calls, weight=0.1),
-        Stage("valid", valid_calls, weight=0.1),
-        Stage("success", quality, weight=0.8),
+    reward = StagedReward(
+        RewardStage("parsed", parsed_calls, weight=0.1),
+        RewardStage("valid", valid_calls, weight=0.1),
+        RewardStage("success", quality, weight=0.8),
     )
 
 in the body of an environment's class declares its parts as well. A stage is cleared when its score reaches its

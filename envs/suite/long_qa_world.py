@@ -80,7 +80,7 @@ class ProductFacts:
         """Yield the articles of the knowledge base, two per product."""
         for number, (product, values) in enumerate(self.facts.items()):
             lines = [said(kind.sentence, product, values[kind.name]) for kind in KINDS]
-            for part, title in enumerate(("Data", "ProductFacts")):
+            for part, title in enumerate(("Data", "Service")):
                 body = [*lines[part::2], _FILLERS[(number + part) % len(_FILLERS)]]
                 turn = number % len(body)  # The first sentence differs between articles.
                 yield Document(f"a{number}-{part}", f"{title}: {product}", " ".join(body[turn:] + body[:turn]))

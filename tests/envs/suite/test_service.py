@@ -121,9 +121,9 @@ def test_a_record_alone_gives_the_same_reward_in_another_process():
     kept = [{"data": dict(info["attempt"].task.data), "final": dict(info["attempt"].final)} for info in found]
     program = (
         "import json, sys\nfrom types import SimpleNamespace as Some\n"
-        "from palaestra.envs.suite.service import Service\n"
+        "from palaestra.envs.suite.service import ServiceEnv\n"
         "for one in json.load(sys.stdin):\n"
-        "    print(Service().reward(Some(task=Some(data=one['data']), final=one['final']))['success'])"
+        "    print(ServiceEnv().reward(Some(task=Some(data=one['data']), final=one['final']))['success'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], input=json.dumps(kept), capture_output=True, text=True, check=True, timeout=60
