@@ -86,15 +86,15 @@ def _denied(line: str, at: int) -> bool:
     return _DENIED.search(line, max(0, at - _MAX_DENIAL_CHARS), at) is not None
 
 
-def _letter(named: str, letters: str) -> str | None:
+def _letter(label: str, letters: str) -> str | None:
     """Return the one letter that a box or a marked line names, perhaps with the option's words behind it.
 
     Another option's letter among those words makes it two letters, except for a unit after a number (40 C) and the
     article "A".
     """
-    text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", named).strip().strip("$")
+    text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", label).strip().strip("$")
     text = _INTRODUCED.sub("", text, count=1) if _INTRODUCED.match(text) else text
-    match = _ALONE.fullmatch(text) or _ALONE.fullmatch(plain(named).upper() if len(plain(named)) == 1 else "")
+    match = _ALONE.fullmatch(text) or _ALONE.fullmatch(plain(label).upper() if len(plain(label)) == 1 else "")
     if match is None or _ANOTHER.search(text, match.end(1) + 1):
         return None
     others = re.finditer(rf"(?<![\w'])(?<![\d°])(?<![\d°] )[{letters}](?![\w'])", text[match.end(1) :])

@@ -39,11 +39,11 @@ def same_or_equal(answer: str | None, expected: str) -> bool:
     return bool(answer) and holds_mathematics(expected) and settled(str(answer), expected) is True
 
 
-def _same_part(said: str, expected: str) -> bool:
+def _same_part(part: str, expected: str) -> bool:
     expected_number = _number(expected)
     if expected_number is not None:
-        return _number(_bare(said)) == expected_number
-    return bool(expected.strip()) and _letters(said) == _letters(expected)
+        return _number(_bare(part)) == expected_number
+    return bool(expected.strip()) and _letters(part) == _letters(expected)
 
 
 def _same_text(answer: str, expected: str) -> bool:

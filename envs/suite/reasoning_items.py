@@ -295,5 +295,5 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(one["answer"] != other["answer"] and one["question"] != other["question"])
+def _differ(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(item["answer"] != other["answer"] and item["question"] != other["question"])

@@ -103,6 +103,10 @@ _FILLERS = (
 )
 
 
+WorldName = tuple[str, int, int]
+"""Kind, size and seed of a world."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entity:
     """A person, place or thing with a passage of its own; or a river, which has no passage."""
@@ -151,34 +155,34 @@ class FactWorld:
     def _plain(self) -> Iterator[tuple[str, str]]:
         for entity in self.everything:
             for relation in self.relations(entity.kind):
-                yield entity.name, said(relation.sentence, entity.name, entity.facts[relation.name].name)
+                yield entity.name, sentence_of(relation.sentence, entity.name, entity.facts[relation.name].name)
 
     def _full(self) -> Iterator[tuple[str, str]]:
         for number, entity in enumerate(self.everything):
             name = entity.name
             lines = [
-                said(relation.sentence, name, entity.facts[relation.name].name)
+                sentence_of(relation.sentence, name, entity.facts[relation.name].name)
                 for relation in self.relations(entity.kind)
             ]
             if entity.kind in YEARS:
-                lines.append(said(YEARS[entity.kind][0], name, str(entity.year)))
+                lines.append(sentence_of(YEARS[entity.kind][0], name, str(entity.year)))
             if entity.aliases:
-                lines.append(said("{s} is also known as {o}.", name, entity.aliases[0]))
+                lines.append(sentence_of("{s} is also known as {o}.", name, entity.aliases[0]))
             turn = number % len(lines)  # The first sentence differs between passages.
             lines = lines[turn:] + lines[:turn]
             lines.insert(number % 3 + 1, _FILLERS[number % len(_FILLERS)])
             sort = _SORTS.get(entity.kind) or f"a {_FORMS[number % len(_FORMS)]} in three parts"
-            yield titled(name), " ".join((said("{s} is {o}.", name, sort), *lines))
+            yield titled(name), " ".join((sentence_of("{s} is {o}.", name, sort), *lines))
             if name in self.errors:
                 relation, wrong = self.errors[name]
-                quoted = said(_NAMED[relation].sentence, name, wrong)
+                quoted = sentence_of(_NAMED[relation].sentence, name, wrong)
                 yield f"Errors about {titled(name)}", f'An old chronicle says: "{quoted}" This has proved to be wrong.'
 
 
 _NAMED = {relation.name: relation for relation in RELATIONS}
 
 
-def said(sentence: str, subject: str, thing: str) -> str:
+def sentence_of(sentence: str, subject: str, thing: str) -> str:
     """Fill in a sentence, and begin it with a capital letter."""
     text = sentence.format(s=subject, o=thing)
     return text[0].upper() + text[1:]
@@ -216,7 +220,7 @@ def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> 
     return FactWorld(kind, entities, errors)
 
 
-def check_world(kind: str, size: int | None, seed: int) -> tuple[str, int, int]:
+def check_world(kind: str, size: int | None, seed: int) -> WorldName:
     """Return the kind, size and seed of a world with defaults filled in. Raise `UsageError` if one is not valid."""
     if kind not in tuple(SHARES):
         raise UsageError(f"world is {kind!r}; expected {' or '.join(map(repr, SHARES))}")

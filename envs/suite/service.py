@@ -27,16 +27,9 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv, Toolkit, tool
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.scoring import RewardPart
-from palaestra.envs.data.problem_files import load_problems, published
-from palaestra.envs.data.rows import read_rows
-from palaestra.envs.suite.service_customers import (
-    CUSTOMERS,
-    CustomerLine,
-    EndpointCustomer,
-    ScriptedCustomer,
-    who_plays,
-)
-from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, require_wishes, task_of_row
+from palaestra.envs.data.problem_files import load_problems
+from palaestra.envs.suite.service_customers import customer_for
+from palaestra.envs.suite.service_requests import LEVELS, draw_task, require_wishes
 from palaestra.envs.suite.service_world import RULES, ShopDatabase, changes, draw_world, forbids, outcome, perform
 from palaestra.episode import Attempt
 from palaestra.errors import UsageError
@@ -169,20 +162,12 @@ class ServiceEnv(ToolEnv):
     def __init__(
         self, split: str = "train", tasks: str | None = None, level: str = "full", user: Where = "script"
     ) -> None:
-        """`level` is full or small, `user` who plays the customer: script, or a mapping with base_url and model.
-
-        `tasks` also takes a file with tau-bench's columns, on this shop: instruction, actions, and if there are any
-        world, opening, id. Such a customer has to be played by a model.
-        """
+        """`level` is full or small, `user` who plays the customer: script, or a mapping with base_url and model."""
         super().__init__(split, tasks)
         if level not in LEVELS:
             raise UsageError(f"level is {level!r}; expected {' or '.join(map(repr, LEVELS))}")
-        backend, options = who_plays(user)
-        line = CUSTOMERS.shared(backend, **options)
-        self.level, self.scripted = level, backend == "script"
-        self.system = SYSTEMS[level]
-        customer = partial(EndpointCustomer, line) if isinstance(line, CustomerLine) else ScriptedCustomer
-        self.toolkits = (partial(ShopTools, level == "small"), customer)
+        self.level, self.system = level, SYSTEMS[level]
+        self.toolkits = (partial(ShopTools, level == "small"), customer_for(user))
 
     @property
     def chance(self) -> float:  # type: ignore[override]
@@ -194,15 +179,8 @@ class ServiceEnv(ToolEnv):
         return draw_task(rng, self.level)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Read tasks of this shop, with the suite's own columns or with those of tau-bench."""
-        if not holds_instructions(next(read_rows(path)[1], None)):
-            return load_problems(path, split, (), require_wishes)
-        if self.scripted:
-            raise UsageError(
-                f"{path} tells each customer in free words what she wants, and a script cannot read them; give the "
-                "option user, a mapping with base_url and model of a server that plays her"
-            )
-        return published(path, split, task_of_row, lambda task: task)
+        """Read tasks of this shop. All are checked before the first episode."""
+        return load_problems(path, split, (), require_wishes)
 
     def reward(self, attempt: Attempt) -> dict[str, float]:
         """Compare the final database with that of the right actions; also report whether a change broke a rule."""
@@ -217,21 +195,17 @@ class ServiceEnv(ToolEnv):
             for key in sorted(target.keys() | actual.keys())
             if target.get(key, actual) != actual.get(key, target)
         ]
-        calls = ", ".join(f"{name}({', '.join(map(str, args.values()))})" for name, args in _actions(attempt.task))
-        lines = lines or ["the database is as it should be"]
-        rules = sorted(set(attempt.final["broken"]))
-        return "\n".join(
-            [*lines, f"right: {calls or 'to change nothing'}", *([f"rules broken: {rules}"] if rules else [])]
-        )
-
-
-def _actions(task: Task) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, arguments) for name, arguments in task.data["actions"]]
+        actions = attempt.task.data["actions"]
+        calls = ", ".join(f"{name}({', '.join(map(str, values.values()))})" for name, values in actions)
+        lines = [*(lines or ["the database is as it should be"]), f"right: {calls or 'to change nothing'}"]
+        if rules := sorted(set(attempt.final["broken"])):
+            lines.append(f"rules broken: {rules}")
+        return "\n".join(lines)
 
 
 def expected(task: Task) -> dict[str, Any]:
     """Return the changes that the right actions make."""
-    return outcome(task.data["world"], _actions(task))
+    return outcome(task.data["world"], task.data["actions"])
 
 
 def _became(changes: Mapping[str, Any], key: str) -> str:

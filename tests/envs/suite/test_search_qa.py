@@ -62,7 +62,7 @@ def test_passages_quote_errors_and_the_truth_stands_elsewhere():
         known = next(one for one in RELATIONS if one.name == relation)
         assert wrong in error
         lookup = Lookup(known.sentence, known.query)
-        assert lookup.found(name, f"{error} {truth}") == things[name].facts[relation].name != wrong
+        assert lookup.value_in(name, f"{error} {truth}") == things[name].facts[relation].name != wrong
 
 
 def test_a_problem_is_asked_in_one_form_and_stands_in_one_split():
