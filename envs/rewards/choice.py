@@ -55,11 +55,6 @@ def chosen(text: str | None, letters: str = LETTERS) -> str | None:
     return _among(_in_line(text.strip().rpartition("\n")[2], letters), letters)
 
 
-def chose(text: str | None, expected: str, letters: str = LETTERS) -> bool:
-    """Return whether an attempt chose the expected letter and no other."""
-    return chosen(text, letters) == expected.strip().strip("()").upper()
-
-
 def _in_boxes(text: str) -> list[str]:
     """Return the content of every box; a box around a box counts as one."""
     text = _BOX_OF_A_BOX.sub("", text)
