@@ -211,7 +211,7 @@ class _Grading:
         """Send the calls of the tests to the program until the tests end; before the first call it does not run."""
         token = secrets.token_hex(16)
         arguments = (self.tests.context, self.tests.code, self.tests.function, token)
-        step = f"{_HARNESS}\ntests = Tests{arguments!r}\ntests.go_on()"
+        step = f"{_HARNESS}\ntests = Tests{arguments!r}\ntests.continue_with()"
         call_arguments, reply = "", None
         for calls in range(MAX_CALLS):
             result = await judge.arun(step, timeout=PATIENCE * self.allowance.seconds)
@@ -235,7 +235,7 @@ class _Grading:
             if reply is None:
                 self._failed(f"a hidden test failed: {ended}", given=called(self.tests.function, call_arguments))
                 return False
-            step = f"tests.go_on({reply!r})"
+            step = f"tests.continue_with({reply!r})"
         self._failed(f"the tests call the program more than {MAX_CALLS} times")
         return False
 

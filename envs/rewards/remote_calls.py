@@ -242,7 +242,7 @@ class Tests:
         parts = [compile(tree, at, "exec") for tree, at in zip(trees, ("<context>", "<tests>"), strict=True)]
         threading.Thread(target=self._run, args=(parts, name), daemon=True).start()
 
-    def go_on(self, reply: str | None = None) -> None:
+    def continue_with(self, reply: str | None = None) -> None:
         """Hand over a reply, and print the next call of the tests or how they ended."""
         if reply is not None:
             self.replies.put(reply)

@@ -204,7 +204,7 @@ class Research(ToolEnv):
         self.folder = os.path.abspath(files or os.path.dirname(tasks or ""))
         self.world = check_world("full", None, world_seed)
         reads, hears = _served("model", model), _served("speech", speech)
-        toolkits = [
+        toolkits: list[Callable[[], Toolkit]] = [
             *searching(search, self.world, tasks, Library, WorldLibrary),
             *in_sandbox(sandbox, partial(QuestionPython, folder=self.folder)),
             partial(QuestionFileReader, folder=self.folder),

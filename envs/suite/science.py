@@ -31,7 +31,7 @@ from palaestra.envs.rewards.answer import reading
 from palaestra.envs.rewards.choice import LETTERS, chosen
 from palaestra.envs.rewards.mathematics import UNIT, boxed, matches, rule, settled, unwrapped
 from palaestra.envs.rewards.quotation import exact_match
-from palaestra.envs.rewards.structure import holds_mathematics
+from palaestra.envs.rewards.structure import as_float, holds_mathematics
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.demonstrations import call, question_of, replies_of, solution_of
 from palaestra.envs.suite.science_families import FAMILIES, keyed
@@ -166,7 +166,7 @@ _OPTION = re.compile(r"^([A-D])\) ([\d.e+-]+)", re.MULTILINE)
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: compute, then the nearest option. With probability 1 - tool_rate, guess at once."""
     prompt, replies = question_of(messages), replies_of(messages)
-    if replies and (value := _number(replies[-1])) is not None:
+    if replies and (value := as_float(replies[-1])) is not None:
         options = {letter: float(text) for letter, text in _OPTION.findall(prompt)}
         return rf"\boxed{{{min(options, key=lambda letter: abs(options[letter] - value))}}}"
     templates = ((family.question, family.right) for family in FAMILIES)
@@ -174,11 +174,3 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     if replies or rng.random() >= tool_rate:
         return rf"\boxed{{{LETTERS[rng.integers(len(LETTERS))]}}}"
     return call("code_interpreter", code=f"from math import *\nprint({expression})")
-
-
-def _number(text: str) -> float | None:
-    """Return a reply as a number; None if the tool refused or does not exist."""
-    try:
-        return float(text)
-    except ValueError:
-        return None

@@ -27,9 +27,10 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv, Toolkit, tool
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.scoring import RewardPart
-from palaestra.envs.data.problem_files import load_problems
-from palaestra.envs.suite.service_customers import customer_for
-from palaestra.envs.suite.service_requests import LEVELS, draw_task, require_wishes
+from palaestra.envs.data.problem_files import load_problems, published
+from palaestra.envs.data.rows import read_rows
+from palaestra.envs.suite.service_customers import ScriptedCustomer, customer_for
+from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, require_wishes, task_of_row
 from palaestra.envs.suite.service_world import RULES, ShopDatabase, changes, draw_world, forbids, outcome, perform
 from palaestra.episode import Attempt
 from palaestra.errors import UsageError
@@ -54,7 +55,7 @@ class ShopTools(Toolkit):
     """The clerk's tools: operations on the shop's database."""
 
     def __init__(self, trusting: bool = False) -> None:
-        """`trusting` needs nobody to be verified."""
+        """With `trusting` all customers count as verified."""
         self.trusting = trusting
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
@@ -162,12 +163,18 @@ class ServiceEnv(ToolEnv):
     def __init__(
         self, split: str = "train", tasks: str | None = None, level: str = "full", user: Where = "script"
     ) -> None:
-        """`level` is full or small, `user` who plays the customer: script, or a mapping with base_url and model."""
+        """`level` is full or small, `user` who plays the customer: script, or a mapping with base_url and model.
+
+        `tasks` also takes a file with tau-bench's columns, on this shop: instruction, actions, and if there are any
+        world, opening, id. Such a customer has to be played by a model.
+        """
         super().__init__(split, tasks)
         if level not in LEVELS:
             raise UsageError(f"level is {level!r}; expected {' or '.join(map(repr, LEVELS))}")
         self.level, self.system = level, SYSTEMS[level]
-        self.toolkits = (partial(ShopTools, level == "small"), customer_for(user))
+        customer = customer_for(user)
+        self.scripted = customer is ScriptedCustomer
+        self.toolkits = (partial(ShopTools, level == "small"), customer)
 
     @property
     def chance(self) -> float:  # type: ignore[override]
@@ -179,8 +186,15 @@ class ServiceEnv(ToolEnv):
         return draw_task(rng, self.level)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Read tasks of this shop. All are checked before the first episode."""
-        return load_problems(path, split, (), require_wishes)
+        """Read tasks of this shop, with the suite's own columns or with those of tau-bench."""
+        if not holds_instructions(next(read_rows(path)[1], None)):
+            return load_problems(path, split, (), require_wishes)
+        if self.scripted:
+            raise UsageError(
+                f"{path} tells each customer in free words what she wants, and a script cannot read them; give the "
+                "option user, a mapping with base_url and model of a server that plays her"
+            )
+        return published(path, split, task_of_row, lambda task: task)
 
     def reward(self, attempt: Attempt) -> dict[str, float]:
         """Compare the final database with that of the right actions; also report whether a change broke a rule."""

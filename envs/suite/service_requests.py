@@ -1,7 +1,7 @@
 """Wishes of the customers of `service`, of which about half break a rule, and the tasks that are made of them.
 
-A task's data is plain: the number of its world, the customer, her wishes, and the right actions. Left out: how a
-customer talks (`service_customers`).
+A task's data is plain: the number of its world, the customer, her wishes, and the right actions. Rows of a file,
+with tau-bench's columns, become tasks of the same shop. Left out: how a customer talks (`service_customers`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.envs.data.rows import named
+from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.rows import Row, describe, named
 from palaestra.envs.suite.service_world import (
     CHANGES,
     COLOURS,
@@ -36,6 +37,7 @@ WORDS = {
 """Sentence with which a customer states each kind of wish."""
 LEVELS: Mapping[str, Sequence[str]] = {"full": tuple(WORDS), "small": ("cancel_order", "return_item")}
 """Kinds of wishes by level. The small level has one wish, of a verified customer, without details to ask for."""
+OPENING = "Hello, I need help with an order."
 _TWO_WISHES, _STRANGERS, _CHANGES_OF_MIND, _UNKNOWN_NUMBERS = 0.4, 0.15, 0.3, 0.3
 """Shares of tasks, or of wishes, with this property."""
 MAX_WORLDS = 1_000
@@ -144,6 +146,8 @@ def _made(shop: ShopDatabase, number: int, owner: str, stranger: bool, wishes: l
 
 def instruction_of(data: Mapping[str, Any]) -> str:
     """Return the identity and wishes of a customer as an instruction for the model that plays her."""
+    if "instruction" in data:
+        return str(data["instruction"])
     who = data["customer"]
     lines = [f"You are {who['name']}. Your e-mail is {who['email']} and your postcode is {who['postcode']}."]
     for count, wish in enumerate(data["wishes"], 1):
@@ -159,18 +163,65 @@ def _detail(wish: Wish) -> str:
     return f" If you are asked: {wish['detail']}." if wish["detail"] else ""
 
 
+def holds_instructions(row: Row | None) -> bool:
+    """Return whether a file has tau-bench's columns, judged by its first row."""
+    return row is not None and {"instruction", "actions"} <= row.columns.keys()
+
+
 def require_wishes(task: Task) -> Task:
     """Return the task of a file if its data is complete and playable. Raise `ValueError` with the reason if not."""
     data = task.data
     if lacking := [name for name in ("world", "customer", "wishes", "actions") if name not in data]:
-        raise ValueError(f"has no {named(lacking)}; expected the data of a task of this shop")
+        raise ValueError(f"has no {named(lacking)}; expected the data of a task of this shop, or tau-bench's columns")
+    right = [read for read in map(_action, data["actions"]) if read is not None]
     try:
-        if unknown := [name for name, _ in data["actions"] if name not in CHANGES]:
-            raise ValueError(f"the action {unknown[0]!r:.40} is no tool here; expected {named(CHANGES)}")
         words = [words_of(wish) + instruction_of(data) for wish in data["wishes"]]
-        outcome(data["world"], data["actions"])
+        outcome(data["world"], right)
     except (ToolError, TypeError, AttributeError, KeyError, ValueError) as error:
         raise ValueError(f"cannot be played: {type(error).__name__}: {error}") from None
     if not words:
         raise ValueError("has no wish in 'wishes'")
     return task
+
+
+def task_of_row(row: Row) -> tuple[str, Task]:
+    """Return the split of a row, and the row as a task of this shop. Raise `ValueError` if it is not valid."""
+    cells = row.columns
+    instruction, actions, world = cells.get("instruction"), cells.get("actions"), cells.get("world", 0)
+    if not isinstance(instruction, str) or not instruction.strip():
+        raise ValueError(f"has {describe(instruction)} in 'instruction'; expected what the customer is told")
+    if not isinstance(world, int) or isinstance(world, bool) or not 0 <= world < 2**31:
+        raise ValueError(f"has {describe(world)} in 'world'; expected the number of a world, from 0 to {2**31 - 1}")
+    if cells.get("outputs"):
+        raise ValueError("has 'outputs', texts that the agent has to say; only the final state is judged here")
+    if not isinstance(actions, list):
+        raise ValueError(f"has {describe(actions)} in 'actions'; expected a list of objects with name and arguments")
+    right = [read for read in map(_action, actions) if read is not None]
+    try:
+        outcome(world, right)
+    except (ToolError, TypeError, AttributeError) as error:
+        raise ValueError(f"has actions that cannot be done in world {world}: {error}") from None
+    prompt = cells.get("opening") or OPENING
+    if not isinstance(prompt, str):
+        raise ValueError(f"has {describe(prompt)} in 'opening'; expected what the customer says first")
+    data = {"world": world, "instruction": instruction.strip(), "actions": right}
+    return split_of(instruction), Task(prompt, None, str(cells.get("id") or f"row {row.number}"), data)
+
+
+_LOOKS = ("find_customer", "get_order", "get_product", "ask_customer")
+
+
+def _action(cell: Any) -> ShopAction | None:
+    """Return the name of an operation in CHANGES with its arguments; None for a tool that changes nothing."""
+    if isinstance(cell, list | tuple) and len(cell) == 2:  # The form in generated tasks.
+        cell = {"name": cell[0], "arguments": cell[1]}
+    if not isinstance(cell, dict):
+        raise ValueError(f"has {describe(cell)} among its actions; expected an object with name and arguments")
+    name, arguments = cell.get("name"), cell.get("arguments", cell.get("kwargs", {}))
+    if name in _LOOKS:
+        return None
+    if name not in CHANGES:
+        raise ValueError(f"has the action {name!r:.40}, which is no tool here; expected {named(CHANGES)}")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"has {describe(arguments)} as arguments of {name}; expected an object")
+    return str(name), arguments

@@ -16,7 +16,7 @@ from palaestra.envs.suite.service import ServiceEnv
 from palaestra.envs.suite.service_clerk import _DETAILS, _RULES, _ask, _number, demonstrate, read_wish
 from palaestra.envs.suite.service_requests import WORDS, arguments_of, draw_task
 from palaestra.envs.suite.service_world import ShopDatabase, changes, draw_world, perform
-from palaestra.errors import TaskFileError, ToolError
+from palaestra.errors import TaskFileError, ToolError, UsageError
 
 
 def without_looking(how):
@@ -141,19 +141,32 @@ def test_operations_that_cannot_be_done_change_nothing_and_money_goes_where_it_b
         assert found.keys() == {paid[0], f"orders.{number}.state", *(f"stock.{one}.stock" for one in order["items"])}
 
 
-def test_tasks_come_from_a_file_and_bad_rows_are_named(saved):
+def test_tasks_come_from_a_file_of_our_columns_or_of_tau_benchs_and_bad_rows_are_named(saved):
     own = draw_task(np.random.default_rng(1), "full")
-    row = {"prompt": own.prompt, **own.data}
-    assert play(TextEnv(ServiceEnv(tasks=saved(row))), demonstrate)["parts"]["success"] == 1.0
+    env = TextEnv(ServiceEnv(tasks=saved({"prompt": own.prompt, **own.data})))
+    assert play(env, demonstrate)["parts"]["success"] == 1.0
+    number = next(iter(draw_world(5)["orders"]))
+    right = {"name": "cancel_order", "arguments": {"order": int(number)}}
+    row = {"instruction": f"You want to cancel order {number}.", "world": 5, "actions": [{"name": "get_order"}, right]}
+    server = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    with pytest.raises(UsageError, match="a script cannot read them"):
+        TextEnv(ServiceEnv("all", tasks=saved(row))).reset(seed=0)
+    env = TextEnv(ServiceEnv("all", tasks=saved(row), user=server))
+    env.reset(seed=0)
+    env.step(env.call("cancel_order", order=int(number)))
+    *_, info = env.step("Done.")
+    assert info["parts"] == {"success": 1.0, "rules_broken": 1.0}  # Nobody was verified.
     for bad, said in (
-        ({**row, "actions": [["book_reservation", {}]]}, "no tool here"),
-        ({**row, "actions": [["cancel_order", {"order": 1}]]}, "there is no order 1"),
-        ({**row, "actions": [["cancel_order", {"oder": 1}]]}, "unexpected keyword"),
+        ({**row, "actions": [{"name": "book_reservation", "kwargs": {}}]}, "no tool here"),
+        ({**row, "actions": [{"name": "cancel_order", "kwargs": {"order": 1}}]}, "there is no order 1"),
+        ({**row, "actions": [{"name": "cancel_order", "kwargs": {"oder": 1}}]}, "unexpected keyword"),
+        ({**row, "outputs": ["54"]}, "outputs"),
+        ({**row, "world": "shop"}, "number of a world"),
         ({"prompt": "Hello.", "world": 5}, "has no 'customer', 'wishes', 'actions'"),
-        ({**row, "wishes": [{"kind": "steal"}]}, "cannot be played"),
+        ({"prompt": own.prompt, **own.data, "wishes": [{"kind": "steal"}]}, "cannot be played"),
     ):
         with pytest.raises(TaskFileError, match=said):
-            TextEnv(ServiceEnv("all", tasks=saved(bad))).reset(seed=0)
+            TextEnv(ServiceEnv("all", tasks=saved(bad), user=server)).reset(seed=0)
 
 
 def test_settings_that_cannot_be_are_refused():
