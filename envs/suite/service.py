@@ -55,7 +55,7 @@ class ShopTools(Toolkit):
     """The clerk's tools: operations on the shop's database."""
 
     def __init__(self, trusting: bool = False) -> None:
-        """With `trusting` all customers count as verified."""
+        """`trusting` means that all customers count as verified."""
         self.trusting = trusting
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
