@@ -133,4 +133,4 @@ def _bounded(texts: Iterator[str], limits: ReadLimits, until: float) -> Iterator
             return
 
 
-_processes = LimitedProcesses(FileReadJob, SECONDS, MEGABYTES, kept=KEPT_FILES)
+_processes = LimitedProcesses(FileReadJob, SECONDS, MEGABYTES, cached=KEPT_FILES)

@@ -29,9 +29,9 @@ def final_answer(text: str | None) -> str | None:
     return _plain(answer)
 
 
-def reading(found: str | None, place: str, rule: str) -> str:
+def reading(value: str | None, place: str, rule: str) -> str:
     """Return the explanation of a reward (`ToolEnv.explain`): what was read, from which place, and how it counts."""
-    return f"nothing can be read from {place}" if found is None else f"read {found[:MAX_SHOWN]!r} from {place}; {rule}"
+    return f"nothing can be read from {place}" if value is None else f"read {value[:MAX_SHOWN]!r} from {place}; {rule}"
 
 
 def _plain(answer: str) -> str:

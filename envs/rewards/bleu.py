@@ -80,9 +80,9 @@ def words(text: str) -> list[str]:
     return tokens
 
 
-def _matches(said: Sequence[str], wanted: Sequence[str], length: int) -> int:
+def _matches(answer: Sequence[str], expected: Sequence[str], length: int) -> int:
     """Count the n-grams of the answer that the reference has too, each at most as often as the reference has it."""
-    return sum((_grams(said, length) & _grams(wanted, length)).values())
+    return sum((_grams(answer, length) & _grams(expected, length)).values())
 
 
 def _grams(text: Sequence[str], length: int) -> Counter[tuple[str, ...]]:

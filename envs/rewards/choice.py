@@ -55,11 +55,6 @@ def chosen(text: str | None, letters: str = LETTERS) -> str | None:
     return _among(_in_line(text.strip().rpartition("\n")[2], letters), letters)
 
 
-def chose(text: str | None, expected: str, letters: str = LETTERS) -> bool:
-    """Return whether an attempt chose the expected letter and no other."""
-    return chosen(text, letters) == expected.strip().strip("()").upper()
-
-
 def _in_boxes(text: str) -> list[str]:
     """Return the content of every box; a box around a box counts as one."""
     text = _BOX_OF_A_BOX.sub("", text)
@@ -86,15 +81,15 @@ def _denied(line: str, at: int) -> bool:
     return _DENIED.search(line, max(0, at - _MAX_DENIAL_CHARS), at) is not None
 
 
-def _letter(named: str, letters: str) -> str | None:
+def _letter(label: str, letters: str) -> str | None:
     """Return the one letter that a box or a marked line names, perhaps with the option's words behind it.
 
     Another option's letter among those words makes it two letters, except for a unit after a number (40 C) and the
     article "A".
     """
-    text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", named).strip().strip("$")
+    text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", label).strip().strip("$")
     text = _INTRODUCED.sub("", text, count=1) if _INTRODUCED.match(text) else text
-    match = _ALONE.fullmatch(text) or _ALONE.fullmatch(plain(named).upper() if len(plain(named)) == 1 else "")
+    match = _ALONE.fullmatch(text) or _ALONE.fullmatch(plain(label).upper() if len(plain(label)) == 1 else "")
     if match is None or _ANOTHER.search(text, match.end(1) + 1):
         return None
     others = re.finditer(rf"(?<![\w'])(?<![\d°])(?<![\d°] )[{letters}](?![\w'])", text[match.end(1) :])

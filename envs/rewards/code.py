@@ -154,7 +154,7 @@ class _Grading:
         for case in self.tests.cases:
             cpu_seconds = min(self._allowed(), self.sandbox.limits.cpu_seconds) or 1.0
             limits = replace(self.sandbox.limits, cpu_seconds=cpu_seconds)
-            result = await self._spend(self.sandbox.arun_once, self.program, stdin=case.given.encode(), limits=limits)
+            result = await self._spend(self.sandbox.arun_once, self.program, stdin=case.input.encode(), limits=limits)
             good = result.ok and not result.truncated
             matches = [
                 same_output(result.stdout, accepted, self.allowance.tolerance) for accepted in case.accepted if good
@@ -163,7 +163,7 @@ class _Grading:
             if not passed[-1] and not self.why:
                 head = self._numbered(len(passed), "" if good else _ended(result))
                 rows = differing(result.stdout, case.accepted[0], self.allowance.tolerance)
-                self._failed(head, given=clipped(case.given, repr), **rows)
+                self._failed(head, given=clipped(case.input, repr), **rows)
         return Grade(True, tuple(passed), self.why)
 
     async def by_calls(self) -> Grade:
@@ -182,10 +182,10 @@ class _Grading:
                     await self._define(session)
                 reply, ended = None, _ended(_NO_TIME)
                 if session is not None:
-                    reply, ended = await self._call(session, _arguments(case.given))
+                    reply, ended = await self._call(session, _arguments(case.input))
                 passed.append(reply is not None and self._right(reply, case))
                 if not passed[-1] and not self.why:
-                    call_text = called(self.tests.function, _arguments(case.given))
+                    call_text = called(self.tests.function, _arguments(case.input))
                     expected = " or ".join(clipped(accepted, repr) for accepted in case.accepted)
                     head = self._numbered(len(passed), ended)
                     self._failed(head, given=call_text, expected=expected, got=replied(reply))
@@ -211,7 +211,7 @@ class _Grading:
         """Send the calls of the tests to the program until the tests end; before the first call it does not run."""
         token = secrets.token_hex(16)
         arguments = (self.tests.context, self.tests.code, self.tests.function, token)
-        step = f"{_HARNESS}\ntests = Tests{arguments!r}\ntests.go_on()"
+        step = f"{_HARNESS}\ntests = Tests{arguments!r}\ntests.continue_with()"
         call_arguments, reply = "", None
         for calls in range(MAX_CALLS):
             result = await judge.arun(step, timeout=PATIENCE * self.allowance.seconds)
@@ -235,7 +235,7 @@ class _Grading:
             if reply is None:
                 self._failed(f"a hidden test failed: {ended}", given=called(self.tests.function, call_arguments))
                 return False
-            step = f"tests.go_on({reply!r})"
+            step = f"tests.continue_with({reply!r})"
         self._failed(f"the tests call the program more than {MAX_CALLS} times")
         return False
 
@@ -265,7 +265,7 @@ class _Grading:
         if len(reply) > 4 * longest + _SLACK_CHARS:  # An equal value is never so long, and reading it takes time.
             return False
         try:
-            value = checker.listed(json.loads(reply)["value"])
+            value = checker.as_json(json.loads(reply)["value"])
             return any(checker.same_value(value, accepted, self.allowance.tolerance) for accepted in case.accepted)
         except checker.FORGED:
             return False
@@ -300,13 +300,13 @@ class _Grading:
 
 
 _HARNESS = "\n".join(
-    re.sub(r"(?m)^from palaestra.*\n", "", getsource(one)) for one in (tagged, empty_values, remote_calls)
+    re.sub(r"(?m)^from palaestra.*\n", "", getsource(module)) for module in (tagged, empty_values, remote_calls)
 )
 _NO_TIME = Result(exit_code=None, timed_out=True, limit_hit="seconds")
 
 
-def _arguments(given: Any) -> str:
-    return json.dumps({"args": remote_calls.packed(given), "kwargs": {}})
+def _arguments(values: Any) -> str:
+    return json.dumps({"args": remote_calls.packed(values), "kwargs": {}})
 
 
 def _said(result: Result, token: str = "") -> str | None:

@@ -17,10 +17,10 @@ _HOLDS = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.Starred | ast.IfExp
 _BINDS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def split_setup(source: str, function: str = "", shown: str = "") -> tuple[str, str]:
+def split_setup(source: str, function: str = "", prompt: str = "") -> tuple[str, str]:
     """Split a set-up into code for both sessions and code for the tests alone.
 
-    Both get imports, classes, and the functions that the agent was `shown` already. The tests alone get values and
+    Both get imports, classes, and the functions that the agent's `prompt` holds. The tests alone get values and
     other functions, which may be the answer. Raise ValueError where a class is the answer itself, or uses what the
     program does not get.
     """
@@ -29,7 +29,7 @@ def split_setup(source: str, function: str = "", shown: str = "") -> tuple[str, 
         node
         for node in body
         if isinstance(node, ast.ClassDef | ast.Import | ast.ImportFrom)
-        or (isinstance(node, _BINDS) and (ast.get_source_segment(source, node) or " ") in shown)
+        or (isinstance(node, _BINDS) and (ast.get_source_segment(source, node) or " ") in prompt)
     ]
     others = [node for node in body if node not in both]
     test_names = _bound([child for node in others for child in _own(node)])

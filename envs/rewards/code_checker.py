@@ -26,13 +26,13 @@ _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9
 """Written form of a number; 007 is text, which may be a word of a problem about digits."""
 
 
-def same_output(printed: str, wanted: str, tolerance: float = 0.0) -> bool:
+def same_output(printed: str, expected: str, tolerance: float = 0.0) -> bool:
     """Return whether two texts are the same but for blanks at line ends, empty last lines, and how numbers are written.
 
     With a `tolerance` numbers may differ by it, also on lines with words.
     """
     printed_lines, expected_lines = (
-        [line.rstrip() for line in text.rstrip().splitlines()] for text in (printed, wanted)
+        [line.rstrip() for line in text.rstrip().splitlines()] for text in (printed, expected)
     )
     if printed_lines == expected_lines:
         return True
@@ -42,8 +42,8 @@ def same_output(printed: str, wanted: str, tolerance: float = 0.0) -> bool:
     )
 
 
-def _same_line(one: str, other: str, tolerance: float) -> bool:
-    printed_words, expected_words = one.split(), other.split()
+def _same_line(printed: str, expected: str, tolerance: float) -> bool:
+    printed_words, expected_words = printed.split(), expected.split()
     if len(printed_words) != len(expected_words):
         return False
     numbers = bool(printed_words) and all(map(_NUMBER.fullmatch, (*printed_words, *expected_words)))
@@ -61,39 +61,37 @@ def _float(text: str) -> float:
         return math.nan
 
 
-def _close(one: float, other: float, tolerance: float) -> bool:
-    return (
-        math.isfinite(one) and math.isfinite(other) and math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
-    )
+def _close(a: float, b: float, tolerance: float) -> bool:
+    return math.isfinite(a) and math.isfinite(b) and math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def same_value(found: Any, wanted: Any, tolerance: float = 0.0) -> bool:
+def same_value(value: Any, expected: Any, tolerance: float = 0.0) -> bool:
     """Return whether two JSON values are equal, numbers within `tolerance`."""
-    if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(
-            same_value(a, b, tolerance) for a, b in zip(found, wanted, strict=True)
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(
+            same_value(a, b, tolerance) for a, b in zip(value, expected, strict=True)
         )
-    if tolerance and isinstance(found, int | float | Decimal | Fraction) and isinstance(wanted, int | float):
-        return found == wanted or _close(float(found), float(wanted), tolerance)
-    return type(found) is not Unlike and bool(found == wanted)
+    if tolerance and isinstance(value, int | float | Decimal | Fraction) and isinstance(expected, int | float):
+        return value == expected or _close(float(value), float(expected), tolerance)
+    return type(value) is not Unlike and bool(value == expected)
 
 
 class Unlike:
     """A value that equals no JSON value: a set, bytes, an array, an iterator, an object."""
 
 
-def listed(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a packed value as JSON tests write it: tuples are lists, keys are text, exact numbers are numbers."""
     if isinstance(value, list):
-        return [listed(item) for item in value]
+        return [as_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "$" not in value:
-        return {key: listed(item) for key, item in value.items()}
+        return {key: as_json(item) for key, item in value.items()}
     if value["$"] == "tuple":
-        return listed(value["of"])
+        return as_json(value["of"])
     if value["$"] == "dict":
-        return {str(key): listed(item) for key, item in value["of"] if isinstance(key, str | int)}
+        return {str(key): as_json(item) for key, item in value["of"] if isinstance(key, str | int)}
     if value["$"] in ("int", "Fraction", "Decimal") or (value["$"] == "array" and value["of"][1] == []):
         number = unpacked(value)
         return number.item() if hasattr(number, "item") else number
@@ -112,9 +110,9 @@ def clipped(value: Any, written: Callable[[Any], str] = str) -> str:
     return f"{text[:MAX_SHOWN_CHARS]}... ({max(size, len(text)):,} characters)"
 
 
-def differing(printed: str, wanted: str, tolerance: float = 0.0) -> dict[str, str]:
+def differing(printed: str, expected: str, tolerance: float = 0.0) -> dict[str, str]:
     """Return two outputs from the first line on in which they differ; whole where no line differs."""
-    printed_lines, expected_lines = (text.splitlines(keepends=True) for text in (printed, wanted))
+    printed_lines, expected_lines = (text.splitlines(keepends=True) for text in (printed, expected))
     pairs = enumerate(zip(printed_lines, expected_lines, strict=False))
     unlike = (at for at, (a, b) in pairs if a.rstrip() != b.rstrip() and not same_output(a, b, tolerance))
     begins = next(
@@ -127,9 +125,9 @@ def differing(printed: str, wanted: str, tolerance: float = 0.0) -> dict[str, st
 def called(function: str, arguments: str) -> str:
     """Return a call with the arguments that were sent, written as Python."""
 
-    def written(found: Any) -> str:
-        keywords = [f"{name}={unpacked(value)!r}" for name, value in found["kwargs"].items()]
-        return f"{function}({', '.join([*(repr(unpacked(value)) for value in found['args']), *keywords])})"
+    def written(sent: Any) -> str:
+        keywords = [f"{name}={unpacked(value)!r}" for name, value in sent["kwargs"].items()]
+        return f"{function}({', '.join([*(repr(unpacked(value)) for value in sent['args']), *keywords])})"
 
     return _read(arguments, written)
 
@@ -137,10 +135,10 @@ def called(function: str, arguments: str) -> str:
 def replied(reply: str | None) -> str:
     """Return a program's reply to a call: a value written as Python, or the exception that it raised."""
 
-    def written(found: Any) -> str:
-        if "raised" in found:
-            return f"raised {found['raised']}: {found['said']}".removesuffix(": ")
-        return repr(unpacked(found["value"]))
+    def written(sent: Any) -> str:
+        if "raised" in sent:
+            return f"raised {sent['raised']}: {sent['said']}".removesuffix(": ")
+        return repr(unpacked(sent["value"]))
 
     return _read(reply or "", written)
 

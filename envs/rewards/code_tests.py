@@ -35,7 +35,7 @@ _TEXT = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    given: Any
+    input: Any
     """Text on stdin, or the list of arguments."""
     accepted: tuple[Any, ...]
     """Outputs or return values, each of which is right."""
@@ -51,13 +51,13 @@ class HiddenTests:
     code: str = ""
     """Tests in Python, which define check(candidate) or call `function` as they run."""
     context: str = ""
-    """Code that runs before program and tests: imports, classes, functions that the agent was shown."""
+    """Code that runs before program and tests: imports, classes, functions that the agent was prompt."""
 
-    def asked(self) -> str:
+    def request(self) -> str:
         """Return the sentence that asks for the function; "" for a program that reads stdin."""
         if not self.function:
             return ""
-        call_shapes = shapes(self.code, self.function) if self.code else [(len(case.given), ()) for case in self.cases]
+        call_shapes = shapes(self.code, self.function) if self.code else [(len(case.input), ()) for case in self.cases]
         known_shapes = [shape for shape in call_shapes if shape is not None]
         counts = sorted({count for count, _ in known_shapes})
         names = sorted({name for _, keywords in known_shapes for name in keywords})
@@ -68,10 +68,10 @@ class HiddenTests:
         return f"Define a function `{self.function}` of {many}{by_name}."
 
 
-def read_tests(columns: Mapping[str, Any], answer: Any = None, shown: str = "") -> HiddenTests:
+def read_tests(columns: Mapping[str, Any], answer: Any = None, prompt: str = "") -> HiddenTests:
     """Return the tests of a problem; raise ValueError where they are wrong. `answer` is read where no column has tests.
 
-    `shown` is the prompt of the agent: functions of a set-up that it contains may be handed to the program.
+    `prompt` is that of the agent: functions of a set-up that it contains may be handed to the program.
     """
     if not isinstance(columns, Mapping):
         raise UsageError(f"columns is {str(columns)[:40]!r}; expected a mapping of names to what stands there")
@@ -79,12 +79,12 @@ def read_tests(columns: Mapping[str, Any], answer: Any = None, shown: str = "") 
         return _livecodebench(columns)
     if isinstance(columns.get("test"), str) and isinstance(columns.get("entry_point"), str):
         name = _named(columns["entry_point"])
-        context, test_setup = split_setup(str(columns.get("context") or ""), name, shown)
+        context, test_setup = split_setup(str(columns.get("context") or ""), name, prompt)
         judgeable(test_setup + columns["test"], name, context)
         return HiddenTests(code=test_setup + columns["test"], function=name, context=context)
     if columns.get("test_list"):
         setup = "\n".join(_lines(columns.get(name) or "") for name in ("test_imports", "test_setup_code"))
-        return _assertions(_listed(columns["test_list"]), setup, shown)
+        return _assertions(_listed(columns["test_list"]), setup, prompt)
     for name in ("input_output", "tests", "verification_info"):
         if columns.get(name):
             return _any(_json(columns[name], name))
@@ -97,29 +97,29 @@ def read_tests(columns: Mapping[str, Any], answer: Any = None, shown: str = "") 
     )
 
 
-def _any(found: Any) -> HiddenTests:
-    if isinstance(found, Mapping) and "test_cases" in found:
-        language = found.get("language") or "python"
+def _any(tests: Any) -> HiddenTests:
+    if isinstance(tests, Mapping) and "test_cases" in tests:
+        language = tests.get("language") or "python"
         if language not in ("python", "python3"):
             raise ValueError(f"its tests are for {str(language)[:40]}; programs are run as Python")
-        found = found["test_cases"]
-    if isinstance(found, Mapping) and "inputs" in found:
-        return _inputs_and_outputs(found)
-    if isinstance(found, list) and found and all(isinstance(item, Mapping) for item in found):
-        return _typed_cases(found, "")
-    if isinstance(found, list) and found and all(isinstance(item, str) for item in found):
-        return _assertions(found)
+        tests = tests["test_cases"]
+    if isinstance(tests, Mapping) and "inputs" in tests:
+        return _inputs_and_outputs(tests)
+    if isinstance(tests, list) and tests and all(isinstance(item, Mapping) for item in tests):
+        return _typed_cases(tests, "")
+    if isinstance(tests, list) and tests and all(isinstance(item, str) for item in tests):
+        return _assertions(tests)
     raise ValueError(
         'tests are neither {"inputs": [...], "outputs": [...]}, nor a list of cases, nor one of assertions'
     )
 
 
-def _inputs_and_outputs(found: Mapping[str, Any]) -> HiddenTests:
+def _inputs_and_outputs(tests: Mapping[str, Any]) -> HiddenTests:
     """Return tests in the form of APPS. A return value may be wrapped in a list of one: both forms are accepted."""
-    inputs, outputs = found.get("inputs"), found.get("outputs")
+    inputs, outputs = tests.get("inputs"), tests.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise ValueError("inputs and outputs are no two lists of the same length")
-    name = found.get("fn_name") or ""
+    name = tests.get("fn_name") or ""
     if not name:
         cases = [
             Case(_lines(case_input), (_lines(output),)) for case_input, output in zip(inputs, outputs, strict=True)
@@ -153,24 +153,24 @@ def _livecodebench(columns: Mapping[str, Any]) -> HiddenTests:
     return _typed_cases(all_cases, str(metadata.get("func_name") or "") if isinstance(metadata, Mapping) else "")
 
 
-def _typed_cases(found: Sequence[Mapping[str, Any]], function: str) -> HiddenTests:
+def _typed_cases(tests: Sequence[Mapping[str, Any]], function: str) -> HiddenTests:
     """Return tests from cases with an input, an output and a type; arguments are JSON, one per line.
 
     Cases of PrimeIntellect have the type function_call and hold their arguments as APPS does.
     """
-    kinds = {str(typed_case.get("testtype", typed_case.get("type", "stdin"))) for typed_case in found}
+    kinds = {str(typed_case.get("testtype", typed_case.get("type", "stdin"))) for typed_case in tests}
     if len(kinds) > 1:
         raise ValueError(f"its cases are of several types: {', '.join(sorted(kinds))}")
     calls = bool(kinds) and kinds <= {"functional", "function_call"}
-    functions = [_named(name) for typed_case in found if calls and (name := _function_of_case(typed_case) or function)]
+    functions = [_named(name) for typed_case in tests if calls and (name := _function_of_case(typed_case) or function)]
     if calls and len(set(functions)) != 1:
         found_names = ", ".join(sorted(set(functions))) or "not there"
         raise ValueError(f"its cases call a function; its one func_name or fn_name is {found_names}")
     if kinds == {"function_call"}:
-        inputs, outputs = ([typed_case.get(key) for typed_case in found] for key in ("input", "output"))
+        inputs, outputs = ([typed_case.get(key) for typed_case in tests] for key in ("input", "output"))
         return _inputs_and_outputs({"fn_name": functions[0], "inputs": inputs, "outputs": outputs})
     cases = []
-    for typed_case in found:
+    for typed_case in tests:
         case_input, output = typed_case.get("input"), typed_case.get("output")
         if calls:
             lines = [line for line in str(case_input).split("\n") if line.strip()]
@@ -185,11 +185,11 @@ def _function_of_case(case: Mapping[str, Any]) -> Any:
     return case.get("fn_name") or (metadata.get("func_name") if isinstance(metadata, Mapping) else None)
 
 
-def _assertions(listed: Sequence[Any], setup: str = "", shown: str = "") -> HiddenTests:
+def _assertions(assertions: Sequence[Any], setup: str = "", prompt: str = "") -> HiddenTests:
     """Return tests from assertions; values and functions of the set-up go to the tests alone."""
-    code = "\n".join(map(str, listed))
-    name = function_of(code, *split_setup(setup, "", shown))
-    context, test_setup = split_setup(setup, name, shown)
+    code = "\n".join(map(str, assertions))
+    name = function_of(code, *split_setup(setup, "", prompt))
+    context, test_setup = split_setup(setup, name, prompt)
     judgeable(test_setup + code, name, context)
     return HiddenTests(code=test_setup + code, function=name, context=context)
 

@@ -18,7 +18,7 @@ _OPERATORS = {
     "Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge",
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv",
 }  # fmt: skip
-"""By the name of a node: the function of `operator`."""
+"""Names of functions of `operator`, by the name of the node."""
 _BROADCASTING = {
     "allclose": lambda _: False,
     "array_equiv": lambda _: False,
@@ -49,29 +49,30 @@ def program_names(nodes: Sequence[ast.AST], function: str) -> set[str]:
 
 def returned(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
     """Return the variables that hold what a call of these names returned, or anything made of it."""
-    found: set[str] = set()
+    variables: set[str] = set()
     flows = list(_flows(nodes))
-    known = -1
-    while known < len(found):
-        known = len(found)
+    size = -1
+    while size < len(variables):
+        size = len(variables)
         for source, bound in flows:
             inner = list(ast.walk(source))
-            if list(calls(inner, names)) or any(isinstance(one, ast.Name) and one.id in found for one in inner):
-                found |= bound
-    return found
+            if list(calls(inner, names)) or any(isinstance(node, ast.Name) and node.id in variables for node in inner):
+                variables |= bound
+    return variables
 
 
 def _flows(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, set[str]]]:
     """Yield each expression that is assigned, or given to a function of the tests, and the names it is bound to."""
-    defined = {node.name: [one.arg for one in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)}
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    defined = {function.name: [parameter.arg for parameter in function.args.args] for function in functions}
     for call in calls(nodes, set(defined)):
-        yield from ((given, {name}) for name, given in zip(defined[_name(call)], call.args, strict=False))
-        yield from ((one.value, {one.arg}) for one in call.keywords if one.arg)
+        yield from ((argument, {name}) for name, argument in zip(defined[_name(call)], call.args, strict=False))
+        yield from ((keyword.value, {keyword.arg}) for keyword in call.keywords if keyword.arg)
     for node in nodes:
         source = getattr(node, "iter", None) or getattr(node, "value", None) or getattr(node, "context_expr", None)
         targets = getattr(node, "targets", None) or [getattr(node, "target", getattr(node, "optional_vars", None))]
         if isinstance(source, ast.AST) and targets != [None]:
-            yield source, {one.id for at in targets for one in ast.walk(at) if isinstance(one, ast.Name)}
+            yield source, set().union(*map(_names, targets))
 
 
 def _name(call: ast.Call) -> str:
@@ -104,29 +105,29 @@ class _Guarding(ast.NodeTransformer):
                 name = type(kind).__name__
             case _:
                 return node
-        ours = [bool(_names(operand) & self.results) for operand in (left, right)]
-        given: list[ast.expr] = [ast.Constant(name), *map(ast.Constant, ours), left, right]
-        call = ast.copy_location(ast.Call(ast.Name(_GUARD, ast.Load()), given, []), node)
-        return call if name in _OPERATORS and (self.arrays or any(ours)) else node
+        from_program = [bool(_names(operand) & self.results) for operand in (left, right)]
+        arguments: list[ast.expr] = [ast.Constant(name), *map(ast.Constant, from_program), left, right]
+        call = ast.copy_location(ast.Call(ast.Name(_GUARD, ast.Load()), arguments, []), node)
+        return call if name in _OPERATORS and (self.arrays or any(from_program)) else node
 
     def _parallel(self, node: ast.Call, first: int) -> None:
         """Guard what is gone through side by side, from the argument `first` on."""
-        read = [_names(one) for one in node.args[first:]]
+        read = [_names(argument) for argument in node.args[first:]]
         # zip(xs, f(xs)) may be empty by right, and so may zip(ys, ys[1:]).
         others = [
-            (at, [other for other, theirs in enumerate(read) if not names & theirs - vars(builtins).keys()])
+            (at, [other for other, other_names in enumerate(read) if not names & other_names - vars(builtins).keys()])
             for at, names in enumerate(read)
             if names & self.results
         ]
-        pairs = [one for one in others if one[1]]
-        if pairs and not any(isinstance(one, ast.Starred) for one in node.args):
-            given = [ast.parse(repr(pairs), mode="eval").body, *node.args[first:]]
-            call = ast.copy_location(ast.Call(ast.Name(_PARALLEL_GUARD, ast.Load()), given, []), node)
+        pairs = [pair for pair in others if pair[1]]
+        if pairs and not any(isinstance(argument, ast.Starred) for argument in node.args):
+            arguments = [ast.parse(repr(pairs), mode="eval").body, *node.args[first:]]
+            call = ast.copy_location(ast.Call(ast.Name(_PARALLEL_GUARD, ast.Load()), arguments, []), node)
             node.args = [*node.args[:first], ast.Starred(call, ast.Load())]
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
 
 
 def _guard(name: str, of_left: bool, of_right: bool, left: Any, right: Any) -> Any:
@@ -136,26 +137,26 @@ def _guard(name: str, of_left: bool, of_right: bool, left: Any, right: Any) -> A
     counts where a result is compared with it (`f(1) == 5.0`), and else not: tests may count what is greater than 0 in
     an array of their own.
     """
-    arrays = any(type(one).__module__ == "numpy" and getattr(one, "shape", ()) for one in (left, right))
+    arrays = any(type(operand).__module__ == "numpy" and getattr(operand, "shape", ()) for operand in (left, right))
     if arrays and _one_is_empty(left, right, (of_left or of_right) and name in ("Eq", "Sub")):
         raise AssertionError(_UNLIKE)
     return getattr(operator, _OPERATORS[name])(left, right)
 
 
-def _guard_parallel(others: list[tuple[int, list[int]]], *given: Any) -> tuple[Any, ...]:
+def _guard_parallel(others: list[tuple[int, list[int]]], *values: Any) -> tuple[Any, ...]:
     """Return the arguments of `zip`; AssertionError where a result is empty, and none of its `others` is."""
-    sizes = [operator.length_hint(one, -1) for one in given]
+    sizes = [operator.length_hint(value, -1) for value in values]
     for at, beside in others:
-        if sizes[at] == 0 and all(sizes[one] for one in beside) and max(sizes[one] for one in beside) > 0:
+        if sizes[at] == 0 and all(sizes[other] for other in beside) and max(sizes[other] for other in beside) > 0:
             raise AssertionError(_UNLIKE)
-    return given
+    return values
 
 
 def _one_is_empty(left: Any, right: Any, with_numbers: bool = True) -> bool:
     """Return whether one of two is empty as an array, and the other is not."""
     numpy = importlib.import_module("numpy")
     try:
-        shapes = [numpy.shape(one) for one in (left, right)]
+        shapes = [numpy.shape(operand) for operand in (left, right)]
     except ValueError:  # Lists that are no array.
         return False
     return len({0 in shape for shape in shapes}) == 2 and (with_numbers or () not in shapes)

@@ -14,7 +14,7 @@ import re
 import unicodedata
 
 from palaestra.envs.rewards.mathematics import settled
-from palaestra.envs.rewards.structure import holds_mathematics
+from palaestra.envs.rewards.structure import as_float, holds_mathematics
 
 MAX_CHARS = 10_000
 """Longest answer in characters; a longer one is wrong."""
@@ -39,11 +39,11 @@ def same_or_equal(answer: str | None, expected: str) -> bool:
     return bool(answer) and holds_mathematics(expected) and settled(str(answer), expected) is True
 
 
-def _same_part(said: str, expected: str) -> bool:
+def _same_part(part: str, expected: str) -> bool:
     expected_number = _number(expected)
     if expected_number is not None:
-        return _number(_bare(said)) == expected_number
-    return bool(expected.strip()) and _letters(said) == _letters(expected)
+        return _number(_bare(part)) == expected_number
+    return bool(expected.strip()) and _letters(part) == _letters(expected)
 
 
 def _same_text(answer: str, expected: str) -> bool:
@@ -59,11 +59,8 @@ def _bare(text: str) -> str:
 
 def _number(text: str) -> float | None:
     """Return a finite number or None; GAIA's own scorer would accept any word where "inf" is expected."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    value = as_float(text)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _letters(text: str) -> str:

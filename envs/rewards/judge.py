@@ -36,7 +36,7 @@ fatal: true if the answer contradicts a reference in something that its reader w
 )
 LABELS = _TASK + "Write one word and nothing else: Match if the answer says what a reference says, else Mismatch."
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _WORDS = {"match": True, "mismatch": False, "correct": True, "incorrect": False}
 
 
@@ -52,7 +52,7 @@ class AnswerScore:
 
 def read_marks(text: str) -> AnswerScore:
     """Return a sixth of the sum of three marks, or 0 for a fatal fault; raise ValueError for any other text."""
-    text = _spoken(text)
+    text = _THOUGHT.sub("", text).strip()
     fenced = _FENCE.fullmatch(text)
     try:
         marks_object = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once)
@@ -69,7 +69,7 @@ def read_marks(text: str) -> AnswerScore:
 
 def read_label(text: str) -> AnswerScore:
     """Return the verdict of one word, Match or Mismatch, correct or incorrect; raise ValueError for any other text."""
-    word = _spoken(text).strip("*_`\"'. \n").lower()
+    word = _THOUGHT.sub("", text).strip().strip("*_`\"'. \n").lower()
     if word not in _WORDS:
         raise ValueError("expected one word, Match or Mismatch")
     return AnswerScore(float(_WORDS[word]), _WORDS[word])
@@ -142,11 +142,6 @@ def who_judges(judge: Where | None) -> AnswerJudge | None:
         judge = {"backend": "rubric", **judge}
     backend, options = JUDGES.read(judge)
     return JUDGES.shared(backend, **options)
-
-
-def _spoken(text: str) -> str:
-    """Return an answer without the thinking before it."""
-    return _THOUGHT.sub("", text, count=1).strip() if _THOUGHT.match(text) else text.strip()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

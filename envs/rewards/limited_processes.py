@@ -27,17 +27,17 @@ from palaestra.envs.running.processes import START_SECONDS, WorkerProcess
 from palaestra.errors import Broken
 
 PROCESSES = min(4, os.cpu_count() or 1)
-KEPT_ANSWERS = 4096
+CACHED_ANSWERS = 4096
 
 
 class LimitedProcesses:
     """The processes of one kind of question."""
 
-    def __init__(self, kind: type, seconds: float, megabytes: int, kept: int = KEPT_ANSWERS) -> None:
+    def __init__(self, kind: type, seconds: float, megabytes: int, cached: int = CACHED_ANSWERS) -> None:
         """Set the limits: `kind.answer(setting, question)` has `seconds` and `megabytes` of address space, while
-        `kind.load(setting)`, which prepares a process for a setting, is not limited. `kept` answers are cached."""
-        self.kind, self.seconds, self.megabytes, self.kept = kind, seconds, megabytes, kept
-        self._kept: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        `kind.load(setting)`, which prepares a process for a setting, is not limited. `cached` answers are kept."""
+        self.kind, self.seconds, self.megabytes, self.cached = kind, seconds, megabytes, cached
+        self._cache: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._workers: dict[int, _Worker] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -51,11 +51,11 @@ class LimitedProcesses:
         All texts are ASCII, such as JSON. `seconds` may be fewer than the usual ones. The answer is cached under `key`
         in place of a long question.
         """
-        kept_as, seconds = (setting, key or question), min(seconds, self.seconds)
+        cache_key, seconds = (setting, key or question), min(seconds, self.seconds)
         with self._lock:
-            if kept_as in self._kept:
-                self._kept.move_to_end(kept_as)
-                return self._kept[kept_as]
+            if cache_key in self._cache:
+                self._cache.move_to_end(cache_key)
+                return self._cache[cache_key]
         until = time.monotonic() + patience
         try:
             answer = await asyncio.wrap_future(
@@ -66,9 +66,9 @@ class LimitedProcesses:
         if answer is None and seconds < self.seconds:  # A later request may allow more seconds.
             return None
         with self._lock:
-            self._kept[kept_as] = answer
-            while len(self._kept) > self.kept:
-                self._kept.popitem(last=False)
+            self._cache[cache_key] = answer
+            while len(self._cache) > self.cached:
+                self._cache.popitem(last=False)
         return answer
 
     def close(self) -> None:

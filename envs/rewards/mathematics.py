@@ -100,14 +100,14 @@ def plain(answer: str) -> str:
     """Return an answer in one normal spelling."""
     text = answer.strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip().rstrip(".").rstrip()
     text = unwrapped(text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
-    text = _GROUPS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _GROUPS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     text = _SPACES.sub("", _BETWEEN_DIGITS.sub(_APART, text))
     for spelled, meant in _SPELLINGS.items():
         text = text.replace(spelled, meant)
     if len(text) <= MAX_ANSWER_CHARS and _FORMULA.fullmatch(text):
         text = re.sub(r"[_{}^]", "", text)
     text = re.sub(r"\\mathbb\{(\w)\}", r"\\mathbb\1", text)
-    return _SHORT_FRACTION.sub(lambda found: "\\frac{{{}}}{{{}}}".format(*filter(None, found.groups())), text)
+    return _SHORT_FRACTION.sub(lambda match: "\\frac{{{}}}{{{}}}".format(*filter(None, match.groups())), text)
 
 
 def number(text: str) -> Fraction | None:
@@ -149,11 +149,11 @@ def _quantity(text: str) -> tuple[Fraction, str] | None:
     return None if value is None else (value, unit_match[0] if unit_match else "")
 
 
-def _same_quantity(ours: tuple[Fraction, str], theirs: tuple[Fraction, str]) -> bool | None:
+def _same_quantity(actual: tuple[Fraction, str], expected: tuple[Fraction, str]) -> bool | None:
     """Return whether two quantities are the same; None where a unit is unknown, or units differ in case alone."""
-    if ours[1] == theirs[1]:
-        return ours[0] == theirs[0]
-    units = [unit for _, unit in (ours, theirs) if re.fullmatch(UNIT, unit)]
+    if actual[1] == expected[1]:
+        return actual[0] == expected[0]
+    units = [unit for _, unit in (actual, expected) if re.fullmatch(UNIT, unit)]
     return False if len(units) == 2 and units[0].lower() != units[1].lower() else None
 
 
@@ -209,9 +209,9 @@ async def matches(text: str | None, expected: Any) -> bool:
     )  # At once, so that they are queued once.
 
 
-def rule(found: str, expected: Any) -> str:
+def rule(answer: str, expected: Any) -> str:
     """Describe, for a person, which comparison decides."""
-    verdicts = [settled(found, expected_answer) for expected_answer in alternatives(expected)]
+    verdicts = [settled(answer, expected_answer) for expected_answer in alternatives(expected)]
     decided = any(verdicts) or None not in verdicts
     return "compared as text and as numbers" if decided else "compared as symbols, by math-verify"
 

@@ -1,13 +1,13 @@
-"""Progressive: a reward in stages, each of which counts only once the stages before it are cleared.
+"""A reward in stages, each of which counts only once the stages before it are cleared.
 
 An agent learns to write calls that parse before it is rewarded for answers, and gets no reward for an answer reached
 without the earlier stages (progressive reward shaping; its paper leaves thresholds and weights open, so they are
 declared here).
 
-    reward = Progressive(
-        Stage("parsed", parsed_calls, weight=0.1),
-        Stage("valid", valid_calls, weight=0.1),
-        Stage("success", quality, weight=0.8),
+    reward = StagedReward(
+        RewardStage("parsed", parsed_calls, weight=0.1),
+        RewardStage("valid", valid_calls, weight=0.1),
+        RewardStage("success", quality, weight=0.8),
     )
 
 in the body of an environment's class declares its parts as well. A stage is cleared when its score reaches its
@@ -22,7 +22,7 @@ compared.
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,31 +99,26 @@ class StagedReward:
                 return f"not reached: {', '.join(names[at:])}, since {wants}"
         return ""
 
-    def values(self, scores: Mapping[str, float]) -> dict[str, float]:
-        """Return the values of the parts from the scores of the stages, up to the first stage that is not cleared."""
-        stage_scores = []
-        for stage in self.stages:
-            stage_scores.append(scores[stage.name])
-            if stage_scores[-1] < stage.threshold:
-                break
-        return dict(zip(self.parts, counted(stage_scores, [stage.threshold for stage in self.stages]), strict=True))
-
     def _measured(self, attempt: Attempt) -> dict[str, float]:
-        scores: dict[str, float] = {}
+        scores: list[float] = []
         for stage in self.stages:
-            scores[stage.name] = _checked(stage, stage.measure(attempt))
-            if scores[stage.name] < stage.threshold:
+            scores.append(_checked(stage, stage.measure(attempt)))
+            if scores[-1] < stage.threshold:
                 break
-        return self.values(scores)
+        return self._counted(scores)
 
     async def _judged(self, attempt: Attempt) -> dict[str, float]:
-        scores: dict[str, float] = {}
+        scores: list[float] = []
         for stage in self.stages:
             measured = stage.measure(attempt)
-            scores[stage.name] = _checked(stage, await measured if inspect.isawaitable(measured) else measured)
-            if scores[stage.name] < stage.threshold:
+            scores.append(_checked(stage, await measured if inspect.isawaitable(measured) else measured))
+            if scores[-1] < stage.threshold:
                 break
-        return self.values(scores)
+        return self._counted(scores)
+
+    def _counted(self, scores: Sequence[float]) -> dict[str, float]:
+        """Return the values of the parts from the scores of the stages, up to the first that is not cleared."""
+        return dict(zip(self.parts, counted(scores, [stage.threshold for stage in self.stages]), strict=True))
 
 
 def _is_async(measure: Measure) -> bool:

@@ -40,15 +40,15 @@ def without_punctuation(text: str) -> str:
     return _DECIMAL.sub(_shortest, _MARKS.sub(_without_mark, text.lower()))
 
 
-def _without_mark(found: re.Match[str]) -> str:
-    mark = found[0]
-    if mark[0] not in _ASCII and unicodedata.category(mark[0])[0] != "P" and found.lastgroup != "minus":
+def _without_mark(match: re.Match[str]) -> str:
+    mark = match[0]
+    if mark[0] not in _ASCII and unicodedata.category(mark[0])[0] != "P" and match.lastgroup != "minus":
         return mark
-    return {"minus": "-", "kept": mark, "between": " "}.get(found.lastgroup or "", "")
+    return {"minus": "-", "kept": mark, "between": " "}.get(match.lastgroup or "", "")
 
 
-def _shortest(found: re.Match[str]) -> str:
-    whole, decimals = found[1], found[2].rstrip("0")
+def _shortest(match: re.Match[str]) -> str:
+    whole, decimals = match[1], match[2].rstrip("0")
     return f"{whole if whole[-1:].isdigit() else f'{whole}0'}.{decimals}".removesuffix(".")
 
 
@@ -59,20 +59,16 @@ def normalised(text: str) -> str:
 
 def exact_match(answer: str | None, expected: str | Iterable[str]) -> bool:
     """Return whether the answer is one of the expected ones."""
-    return (
-        any(_same(answer, expected_answer) for expected_answer in _each(expected))
-        if answer and answer.strip()
-        else False
-    )
+    if not answer or not answer.strip():
+        return False
+    return any(_same(answer, expected_answer) for expected_answer in _each(expected))
 
 
 def token_f1(answer: str | None, expected: str | Iterable[str]) -> float:
     """Return the best token F1 over the expected answers, from 0 to 1."""
-    return (
-        0.0
-        if answer is None
-        else max((_f1(answer, expected_answer) for expected_answer in _each(expected)), default=0.0)
-    )
+    if answer is None:
+        return 0.0
+    return max((_f1(answer, expected_answer) for expected_answer in _each(expected)), default=0.0)
 
 
 def _same(answer: str, expected: str) -> bool:

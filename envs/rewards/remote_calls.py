@@ -132,7 +132,7 @@ def _object(
     attributes: dict[str, Any],
     classes: Mapping[str, Any],
     constants: Collection[str],
-    made: Callable[[Any, Any], Any],
+    make: Callable[[Any, Any], Any],
 ) -> Any:
     kind = classes.get(name)
     if not isinstance(kind, type) or kind.__module__ != classes.get("__name__"):
@@ -148,7 +148,7 @@ def _object(
         is_field = field is not None and "ClassVar" not in str(field.type)
         if shared is not _NOTHING and key in constants and not is_field:
             raise ValueError(f"an attribute in place of {key}, which {name} has for all objects")
-        sent_object.__dict__[key] = unpack(item, made)
+        sent_object.__dict__[key] = unpack(item, make)
     return sent_object
 
 
@@ -224,8 +224,8 @@ class Tests:
     def __init__(self, context: str, tests: str, name: str, token: str) -> None:
         """Start the tests, which define `check(candidate)` or use `name` as they run."""
         self.token = token
-        self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.replied: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.scope: dict[str, Any] = {"__name__": "tests", **GUARDS}
         self.shared: dict[str, Any] = {}
         """Names that the context defines; the program has them too, and may return objects of its classes."""
@@ -242,11 +242,11 @@ class Tests:
         parts = [compile(tree, at, "exec") for tree, at in zip(trees, ("<context>", "<tests>"), strict=True)]
         threading.Thread(target=self._run, args=(parts, name), daemon=True).start()
 
-    def go_on(self, reply: str | None = None) -> None:
+    def continue_with(self, reply: str | None = None) -> None:
         """Hand over a reply, and print the next call of the tests or how they ended."""
         if reply is not None:
-            self.replied.put(reply)
-        say(self.asked.get(), self.token)
+            self.replies.put(reply)
+        say(self.requests.get(), self.token)
 
     def _run(self, parts: list[types.CodeType], name: str) -> None:
         scope = self.scope
@@ -259,17 +259,17 @@ class Tests:
                 check(self._call)
         except BaseException as error:  # A failed assertion, or any other failure.
             why = f"{type(error).__name__}: {error}".removesuffix(": ")
-            self.asked.put({"passed": False, "why": why[:500], "line": _line(error)})
+            self.requests.put({"passed": False, "why": why[:500], "line": _line(error)})
         else:
-            self.asked.put({"passed": True, "why": ""})
+            self.requests.put({"passed": True, "why": ""})
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         arguments = {"args": packed(list(args)), "kwargs": packed(kwargs)}
         self.calls += 1
         if self.calls == 1 and '{"$": "other"' in json.dumps(arguments):  # No value of the program has come yet.
             raise CannotBeSent("it is given a function or an object that cannot be sent to the program")
-        self.asked.put(arguments)
-        reply = json.loads(self.replied.get())
+        self.requests.put(arguments)
+        reply = json.loads(self.replies.get())
         if "raised" in reply:
             raise _exception(str(reply["raised"]))
         return unpacked(reply["value"], self.shared, self.constants)

@@ -38,6 +38,14 @@ def holds_mathematics(text: str) -> bool:
     return _MATHEMATICS.search(text) is not None or any(unicodedata.category(char) == "Sm" for char in text)
 
 
+def as_float(text: str) -> float | None:
+    """Return the number that a text is written as, perhaps infinity or NaN; None for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def explodes(text: str) -> bool:
     """Return whether computing a text cannot end: a tower of numbers, a huge exponent, a large factorial."""
     text = text.replace("**", "^")

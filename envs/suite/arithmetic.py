@@ -9,7 +9,6 @@ The numbers have one digit by default and the answers at most two: a tiny model 
 how to copy long numbers. Give `digits=2` or more for longer ones.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,11 +16,11 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.core.backends import Where
 from palaestra.envs.rewards.answer import MARK, final_answer
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of, solution_of
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
+from palaestra.errors import UsageError
 
 TEMPLATES = (
     ("A crate holds {a} plums. How many plums are in {b} crates and {c} loose ones?", "{a}*{b}+{c}"),
@@ -76,24 +75,11 @@ def _value(expression: str) -> int:
     return int(eval(expression, {"__builtins__": {}}))
 
 
-def _expression(question: str) -> str | None:
-    """Return the expression that answers a generated question; None for any other question."""
-    for template, expression in TEMPLATES:
-        pattern = re.sub(r"\\{(\w)\\}", r"(?P<\1>\\d+)", re.escape(template))
-        if match := re.fullmatch(pattern, question):
-            return expression.format(**match.groupdict())
-    return None
-
-
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: one program, then its output. With probability 1 - tool_rate, guess at once."""
-    replies = [message["content"] for message in messages if message["role"] == "tool"]
-    if replies:
-        return f"{MARK} {str(replies[-1]).strip()}"
-    question = next(message["content"] for message in messages if message["role"] == "user")
-    expression = _expression(question)
-    if expression is None:
-        raise UnknownTask(question)
+    if replies := replies_of(messages):
+        return f"{MARK} {replies[-1].strip()}"
+    expression = solution_of(question_of(messages), TEMPLATES)
     if rng.random() >= tool_rate:
         return f"{MARK} {rng.integers(6, 91)}"
-    return hermes.render([ParsedCall("python", {"code": f"print({expression})"})])
+    return call("python", code=f"print({expression})")

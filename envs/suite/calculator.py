@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv, ToolError, tool
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.episode import Attempt, Message
-from palaestra.formats import ParsedCall, hermes
 
 Number = int | float
 MAX_LETTERS = 200
@@ -97,11 +97,9 @@ def _bounded(value: Number) -> Number:
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: the calculator once, then its reply. With probability 1 - tool_rate, guess at once."""
-    replies = [message["content"] for message in messages if message["role"] == "tool"]
-    if replies:
-        return str(replies[-1])
-    question = next(message["content"] for message in messages if message["role"] == "user")
-    match = re.search(r"(\d+) \* (\d+)", question)
-    if match is None or rng.random() >= tool_rate:
+    if replies := replies_of(messages):
+        return replies[-1]
+    product = re.search(r"\d+ \* \d+", question_of(messages))
+    if product is None or rng.random() >= tool_rate:
         return str(rng.integers(10_000))
-    return hermes.render([ParsedCall("calculator", {"expression": match[0]})])
+    return call("calculator", expression=product[0])

@@ -28,11 +28,11 @@ from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.rewards.code import Allowance, Grade, grade_program, program_of
 from palaestra.envs.rewards.code_tests import read_tests
 from palaestra.envs.suite import program_problems
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
 
 QUESTIONS = ("question_content", "question", "description", "text", "problem")
 """Columns that hold the statement in files without a `prompt`."""
@@ -122,22 +122,20 @@ def with_tests(task: Task) -> Task:
     if isinstance(starter, str) and starter.strip():
         task = replace(task, prompt=f"{task.prompt}\n\nBegin with this code:\n```python\n{starter.rstrip()}\n```")
     if tests.function and not re.search(rf"\b{re.escape(tests.function)}(?=[`(])", task.prompt):
-        task = replace(task, prompt=f"{task.prompt}\n\n{tests.asked()}")
+        task = replace(task, prompt=f"{task.prompt}\n\n{tests.request()}")
     return task
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: try the solution, then hand it in. With probability 1 - tool_rate, hand in what solves nothing."""
-    question = next(str(message["content"]) for message in messages if message["role"] == "user")
-    tried = any(message["role"] == "tool" for message in messages)
+    question, tried = question_of(messages), bool(replies_of(messages))
     function = program_problems.solution_for(question, as_program=False)
     if function is None:
         raise UnknownTask(question)
     if not tried and rng.random() >= tool_rate:
         return f"```python\nprint({rng.integers(100)})\n```"
     if not tried:
-        return hermes.render([ParsedCall("python", {"code": f"{function[0]}\nprint({function[1]})"})])
+        return call("python", code=f"{function[0]}\nprint({function[1]})")
     reads = "Write a function" not in question and not question.startswith("def ")
-    solution = program_problems.solution_for(question, as_program=reads)
-    assert solution is not None
+    solution = program_problems.solution_for(question, as_program=reads) or function
     return f"```python\n{solution[0]}```"

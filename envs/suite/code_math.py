@@ -10,8 +10,11 @@ arXiv 2510.11701 in substance; `mode="self-contained"` is that paper's play with
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import comb, gcd, lcm
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +24,11 @@ from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.data.rows import describe
 from palaestra.envs.rewards import mathematics
 from palaestra.envs.rewards.answer import reading
-from palaestra.envs.suite import math_problems
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of, solution_of
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
+from palaestra.errors import UsageError
 
 AGENTIC = (
     "Analyse the problem step by step, and first settle on a strategy. The Python tool computes precisely: use it to "
@@ -47,6 +49,79 @@ _OTHER_FORM = re.compile(
 """Text around every problem in the prompts of DAPO-Math and simple-evals: it asks for a line "Answer: ..."."""
 
 _SENTENCE = re.compile(r"\banswer\s*(?:is\b|:)|####", re.IGNORECASE)
+
+_IMPORTS = "from fractions import Fraction\nfrom math import comb, gcd, lcm\n"
+_SCOPE: Mapping[str, Any] = {"Fraction": Fraction, "comb": comb, "gcd": gcd, "lcm": lcm}
+
+
+@dataclass(frozen=True, slots=True)
+class MathTemplate:
+    """A question, the expression of its answer, and the numbers of both, from ranges wide enough to repeat rarely."""
+
+    name: str
+    question: str
+    expression: str
+    ranges: Mapping[str, tuple[int, int]]
+    """Smallest and largest number of each letter of the question."""
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """Draw the numbers. The expression is ours; agents' text never gets here, since `eval` runs it."""
+        numbers = {letter: int(rng.integers(low, high + 1)) for letter, (low, high) in self.ranges.items()}
+        answer = str(eval(self.expression.format(**numbers), dict(_SCOPE)))
+        return Task(prompt=self.question.format(**numbers), answer=answer, data={"family": self.name})
+
+
+FAMILIES = (
+    MathTemplate(
+        "power_remainder", "What is the remainder when {a}^{b} is divided by {m}?",
+        "pow({a}, {b}, {m})",
+        {"a": (11, 99), "b": (101, 999), "m": (101, 997)},
+    ),
+    MathTemplate(
+        "digit_sum", "What is the sum of the decimal digits of {a}^{b}?",
+        "sum(map(int, str({a}**{b})))",
+        {"a": (3, 99), "b": (20, 80)},
+    ),
+    MathTemplate(
+        "divisible_by_neither", "How many whole numbers from 1 to {n} are divisible neither by {a} nor by {b}?",
+        "sum(1 for k in range(1, {n} + 1) if k % {a} and k % {b})",
+        {"n": (500, 5000), "a": (3, 19), "b": (3, 19)},
+    ),
+    MathTemplate(
+        "binomial_remainder",
+        "In how many ways can {k} of {n} people be chosen? Give the remainder of that number on division by {m}.",
+        "comb({n}, {k}) % {m}",
+        {"n": (30, 90), "k": (7, 25), "m": (101, 997)},
+    ),
+    MathTemplate(
+        "dice",
+        "Three fair dice with {a}, {b} and {c} sides are thrown; each side is as likely as any other, and they are "
+        "numbered from 1 on. With what probability is the sum {s}? Give a fraction in lowest terms.",
+        "Fraction(sum(1 for x in range(1, {a} + 1) for y in range(1, {b} + 1) for z in range(1, {c} + 1) "
+        "if x + y + z == {s}), {a} * {b} * {c})",
+        {"a": (4, 12), "b": (4, 12), "c": (4, 12), "s": (8, 12)},
+    ),
+    MathTemplate(
+        "harmonic",
+        "Compute the sum of 1/k over all whole numbers k from {a} to {b} as a fraction in lowest terms, and give its "
+        "numerator modulo {m}.",
+        "sum(Fraction(1, k) for k in range({a}, {b} + 1)).numerator % {m}",
+        {"a": (2, 30), "b": (40, 60), "m": (101, 997)},
+    ),
+    MathTemplate(
+        "common_multiple",
+        "What is the least common multiple of {a}, {b} and {c}, divided by their greatest common divisor?",
+        "lcm({a}, {b}, {c}) // gcd({a}, {b}, {c})",
+        {"a": (12, 360), "b": (12, 360), "c": (12, 360)},
+    ),
+    MathTemplate(
+        "recurrence",
+        "A sequence begins with x_0 = {a}, and x_n is the remainder of {b} x_(n-1)^2 + {c} on division by {m}. "
+        "What is x_{n}?",
+        "[x := {a}, *(x := ({b} * x * x + {c}) % {m} for _ in range({n}))][-1]",
+        {"a": (1, 99), "b": (2, 19), "c": (1, 99), "m": (211, 997), "n": (20, 60)},
+    ),
+)  # fmt: skip
 
 
 class CodeMath(ToolEnv):
@@ -81,7 +156,7 @@ class CodeMath(ToolEnv):
         return load_problems(path, split, QUESTIONS, _with_answer)
 
     def task(self, rng: np.random.Generator) -> Task:
-        return math_problems.draw(rng)
+        return FAMILIES[rng.integers(len(FAMILIES))].task(rng)
 
     async def reward(self, attempt: Attempt) -> float:
         r"""Compare the value in the last \boxed{}. Generated problems need a number; an expression does not count."""
@@ -131,13 +206,9 @@ def _never_right(expected: str) -> str:
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: one program, then what it printed. With probability 1 - tool_rate, guess at once."""
-    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    if replies:
+    if replies := replies_of(messages):
         return f"The answer is \\boxed{{{replies[-1].strip()}}}."
-    question = next(str(message["content"]) for message in messages if message["role"] == "user")
-    program = math_problems.program_for(question)
-    if program is None:
-        raise UnknownTask(question)
+    expression = solution_of(question_of(messages), ((family.question, family.expression) for family in FAMILIES))
     if rng.random() >= tool_rate:
         return f"The answer is \\boxed{{{rng.integers(1000)}}}."
-    return hermes.render([ParsedCall("python", {"code": program})])
+    return call("python", code=f"{_IMPORTS}print({expression})")

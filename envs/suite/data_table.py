@@ -11,11 +11,10 @@ Variables stay from call to call, so the files are read once. Answers are comput
 are made of (`data_table_world`), and are never in the folder of the agent's programs.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 import numpy as np
 
@@ -26,11 +25,10 @@ from palaestra.envs.rewards.mathematics import settled
 from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.suite.data_table_world import CATEGORIES, CITIES, MONTHS, PRODUCTS, OrderTables, draw_world
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of, solution_of
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UnknownTask
-from palaestra.formats import ParsedCall, hermes
 
 _FIRST = (
     "Amber", "Blue", "Clay", "Dusk", "Elm", "Fern", "Gold", "Iron", "Jade", "Lime", "Moss", "North", "Old", "Pine",
@@ -52,57 +50,22 @@ class TableQuestionTemplate:
 
     question: str
     answer: Callable[[OrderTables, Mapping[str, str]], object]
-    """Function that computes the answer. It returns None if two answers are right."""
+    """Function of the world and the values of the question. It returns None if two answers are right."""
     program: str
 
 
-def _most(amounts: Mapping[str, int]) -> str | None:
-    """Return the key of the largest amount; None if there is no amount or two keys share the largest."""
-    best = Counter(amounts).most_common(2)
+def _largest(amounts: Iterable[tuple[str, int]]) -> str | None:
+    """Return the name with the largest sum of amounts; None if there is none or two names share the largest."""
+    sums: Counter[str] = Counter()
+    for name, amount in amounts:
+        sums[name] += amount
+    best = sums.most_common(2)
     return best[0][0] if best and (len(best) == 1 or best[0][1] > best[1][1]) else None
 
 
-def _units(world: OrderTables, asked: Mapping[str, str]) -> int:
-    return sum(n for order, n, _ in world.paid() if (order.product, order.month) == (asked["product"], asked["month"]))
-
-
-def _earned(world: OrderTables, asked: Mapping[str, str]) -> int:
-    key = (asked["category"], asked["month"])
-    return sum(sum_ for order, _, sum_ in world.paid() if (world.categories[order.product], order.month) == key)
-
-
-def _spent_most(world: OrderTables, asked: Mapping[str, str]) -> str | None:
-    amounts: Counter[str] = Counter()
-    for order, _, amount in world.paid():
-        if world.city(order) == asked["city"]:
-            amounts[world.customers[order.customer][0]] += amount
-    return _most(amounts)
-
-
-def _best_month(world: OrderTables, asked: Mapping[str, str]) -> str | None:
-    earned: Counter[str] = Counter()
-    for order, _, amount in world.paid():
-        if world.categories[order.product] == asked["category"]:
-            earned[order.month] += amount
-    return _most(earned)
-
-
-def _days(world: OrderTables, asked: Mapping[str, str]) -> int:
-    return len({order.day for order in world.orders if world.city(order) == asked["city"]})
-
-
-def _cancelled(world: OrderTables, asked: Mapping[str, str]) -> int:
-    return sum(order.quantity is None for order in world.orders if world.city(order) == asked["city"])
-
-
-def _median(world: OrderTables, asked: Mapping[str, str]) -> float | None:
-    quantities = [quantity for order, quantity, _ in world.paid() if order.product == asked["product"]]
+def _median(world: OrderTables, product: str) -> float | None:
+    quantities = [quantity for order, quantity, _ in world.paid() if order.product == product]
     return median(quantities) if quantities else None
-
-
-def _average_price(world: OrderTables, asked: Mapping[str, str]) -> str:
-    prices = [price for name, price in world.prices.items() if world.categories[name] == asked["category"]]
-    return f"{sum(prices) / len(prices):.2f}"
 
 
 _PRICES = "price = dict(shop.execute('select name, price from products where category = ?', ('{category}',)))\n"
@@ -111,40 +74,62 @@ _MINE = "mine = [row for row in orders if int(row['customer']) in people]\n"
 _AMOUNT = "int(row['quantity']) * price[row['product']]"
 FAMILIES = (
     TableQuestionTemplate(
-        "How many units of {product} were ordered in {month}?", _units,
+        "How many units of {product} were ordered in {month}?",
+        lambda world, values: sum(
+            units for order, units, _ in world.paid()
+            if (order.product, order.month) == (values["product"], values["month"])
+        ),
         "sum(int(row['quantity'] or 0) for row in orders\n"
         "    if row['product'] == '{product}' and months[int(row['day'][5:7]) - 1] == '{month}')",
     ),
     TableQuestionTemplate(
-        "What did the orders of {category} products come to in {month}?", _earned,
+        "What did the orders of {category} products come to in {month}?",
+        lambda world, values: sum(
+            price for order, _, price in world.paid()
+            if (world.categories[order.product], order.month) == (values["category"], values["month"])
+        ),
         _PRICES + f"sum({_AMOUNT} for row in orders if row['quantity'] and row['product'] in price\n"
         "    and months[int(row['day'][5:7]) - 1] == '{month}')",
     ),
     TableQuestionTemplate(
-        "Which customer from {city} spent the most?", _spent_most,
+        "Which customer from {city} spent the most?",
+        lambda world, values: _largest(
+            (world.customers[order.customer][0], price) for order, _, price in world.paid()
+            if world.city(order) == values["city"]
+        ),
         _PEOPLE + _MINE + "price = dict(shop.execute('select name, price from products'))\nspent = Counter()\n"
         f"for row in mine:\n    if row['quantity']: spent[people[int(row['customer'])]] += {_AMOUNT}\n"
         "print(max(spent, key=spent.get))",
     ),
     TableQuestionTemplate(
-        "In which month did {category} products earn the most?", _best_month,
+        "In which month did {category} products earn the most?",
+        lambda world, values: _largest(
+            (order.month, price) for order, _, price in world.paid()
+            if world.categories[order.product] == values["category"]
+        ),
         _PRICES + "earned = Counter()\nfor row in orders:\n    if row['quantity'] and row['product'] in price:\n"
         f"        earned[months[int(row['day'][5:7]) - 1]] += {_AMOUNT}\nprint(max(earned, key=earned.get))",
     ),
     TableQuestionTemplate(
-        "On how many different days were there orders, cancelled ones too, from customers in {city}?", _days,
+        "On how many different days were there orders, cancelled ones too, from customers in {city}?",
+        lambda world, values: len({order.day for order in world.orders if world.city(order) == values["city"]}),
         _PEOPLE + _MINE + "len(set(row['day'] for row in mine))",
     ),
     TableQuestionTemplate(
-        "How many orders of customers in {city} were cancelled?", _cancelled,
+        "How many orders of customers in {city} were cancelled?",
+        lambda world, values: sum(
+            order.quantity is None for order in world.orders if world.city(order) == values["city"]
+        ),
         _PEOPLE + _MINE + "sum(not row['quantity'] for row in mine)",
     ),
     TableQuestionTemplate(
-        "What is the median quantity of {product} in an order?", _median,
+        "What is the median quantity of {product} in an order?",
+        lambda world, values: _median(world, values["product"]),
         "median(int(row['quantity']) for row in orders if row['quantity'] and row['product'] == '{product}')",
     ),
     TableQuestionTemplate(
-        "What do {category} products cost on average, to two decimals?", _average_price,
+        "What do {category} products cost on average, to two decimals?",
+        lambda world, values: f"{mean(world.prices_in(values['category'])):.2f}",
         _PRICES + "round(mean(price.values()), 2)",
     ),
 )  # fmt: skip
@@ -200,34 +185,20 @@ def _value(text: str | None) -> str | None:
     return None if value is None else value.strip(" *`")
 
 
-_LOOK = (
+_FIRST_PROGRAM = (
     "import csv, sqlite3\nfrom collections import Counter\nfrom statistics import mean, median\n"
     f"months = {MONTHS!r}\norders = list(csv.DictReader(open('orders.csv')))\nshop = sqlite3.connect('shop.db')\n"
     "print(orders[0])\nprint(shop.execute('select sql from sqlite_master').fetchall())"
 )
 
 
-def _program(question: str) -> str | None:
-    """Return a program that finds the answer to a generated question; None for any other question."""
-    for family in FAMILIES:
-        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\w+)", re.escape(family.question))
-        if match := re.search(pattern + "$", question):
-            program = family.program
-            for name, value in match.groupdict().items():
-                program = program.replace(f"{{{name}}}", value)
-            return program
-    return None
-
-
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play by rule: look at the files, compute, answer. With probability 1 - tool_rate, guess at once."""
-    question = str(next(message["content"] for message in messages if message["role"] == "user"))
-    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    program = _program(question)
-    if program is None:
-        raise UnknownTask(question)
+    """Play by rule: read the files, compute, answer. With probability 1 - tool_rate, guess at once."""
+    replies = replies_of(messages)
+    templates = ((_INTRODUCTION + family.question, family.program) for family in FAMILIES)
+    program = solution_of(question_of(messages), templates, r"[\w ]+")
     if not replies and rng.random() >= tool_rate:
         return f"{MARK} {rng.integers(1, 500)}"
     if len(replies) >= 2:
         return f"{MARK} {replies[-1]}"
-    return hermes.render([ParsedCall("python", {"code": program if replies else _LOOK})])
+    return call("python", code=program if replies else _FIRST_PROGRAM)

@@ -60,6 +60,9 @@ class OrderTables:
     def city(self, order: OrderRow) -> str:
         return self.customers[order.customer][1]
 
+    def prices_in(self, category: str) -> list[int]:
+        return [price for name, price in self.prices.items() if self.categories[name] == category]
+
     def files(self) -> dict[str, bytes]:
         text = io.StringIO(newline="")
         writer = csv.writer(text)

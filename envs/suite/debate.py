@@ -16,9 +16,9 @@ import numpy as np
 from palaestra.envs.core.author import Game, Rewards, Rounds
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.suite.calculator import Calculator
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.envs.suite.solver_critic import quoted
 from palaestra.episode import Message, Task
-from palaestra.formats import ParsedCall, hermes
 
 PRO, CON, JUDGE = "debater_0", "debater_1", "judge_0"
 SIDES = {PRO: "Yes", CON: "No"}
@@ -83,7 +83,7 @@ def decision(text: str | None) -> str | None:
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play any seat by rule; the system text says which. A debater whom the product contradicts repeats its claim."""
-    question = next(message["content"] for message in messages if message["role"] == "user")
+    question, replies = question_of(messages), replies_of(messages)
     match = _QUESTION.search(question)
     role = messages[0]["content"]
     if role == Debate.system[JUDGE]:
@@ -92,10 +92,10 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
             return "Yes" if rng.random() < 0.5 else "No"
         return "Yes" if claims.pop() > int(match[3]) else "No"
     side = SIDES[PRO] if role == Debate.system[PRO] else SIDES[CON]
-    replies = [message["content"] for message in messages if message["role"] == "tool"]
     if not replies and match is not None and rng.random() < tool_rate:
-        return hermes.render([ParsedCall("calculator", {"expression": f"{match[1]} * {match[2]}"})])
-    if match is not None and replies and str(replies[-1]).isdigit():
+        return call("calculator", expression=f"{match[1]} * {match[2]}")
+    if match is not None and replies and replies[-1].isdigit():
         verdict = "Yes" if int(replies[-1]) > int(match[3]) else "No"
-        return f"{side}: {match[1]} * {match[2]} = {replies[-1]}" if verdict == side else f"The answer is {side}."
+        if verdict == side:
+            return f"{side}: {match[1]} * {match[2]} = {replies[-1]}"
     return f"The answer is {side}."

@@ -19,7 +19,7 @@ both, by marks or by a label; references of a file need one. Left out: messages 
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,25 +29,23 @@ from palaestra.envs.core.backends import Where
 from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.rewards.bleu import length, length_aware_bleu, wordiness
 from palaestra.envs.rewards.judge import AnswerScore, who_judges
-from palaestra.envs.search.index import Index
-from palaestra.envs.search.remembered import Remembered
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.envs.suite.long_qa_world import (
     Fact,
-    ProductFacts,
-    asked_in,
     claims,
     draw_facts,
     draw_service,
     drawn_value,
-    found_in,
     message_of,
-    told,
+    questions_in,
+    sentences_of,
+    value_in,
 )
-from palaestra.envs.suite.search_qa import WorldName, WorldSearch, searching
+from palaestra.envs.suite.search_qa import WorldSearch, searching
+from palaestra.envs.suite.search_qa_world import WorldName
 from palaestra.envs.tools.search import Search
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
 
 _REFERENCES = ("reference", "references", "golden_answers", "response")
 """Columns that may hold reference answers, in addition to those of all problem files."""
@@ -104,7 +102,7 @@ class LongQA(ToolEnv):
     def task(self, rng: np.random.Generator) -> Task:
         facts = draw_facts(draw_service(*self.world[1:]), rng)
         data = {"facts": [list(fact) for fact in facts], "world": list(self.world)}
-        return Task(message_of(facts), told(facts), data=data)
+        return Task(message_of(facts), sentences_of(facts), data=data)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
         """Return whether the whole answer is right, and its quality."""
@@ -156,17 +154,8 @@ class LongQA(ToolEnv):
 class KnowledgeBase(WorldSearch):
     """Search in the articles of a generated service."""
 
-    def __init__(self, world: WorldName) -> None:
-        Search.__init__(self, articles_of(world))
-
-
-@lru_cache(maxsize=8)
-def articles_of(world: WorldName) -> Index:
-    """Return the index of a service's articles. It is built once per process."""
-    from palaestra.envs.search.embedded import EmbeddedIndex
-
-    service: ProductFacts = draw_service(*world[1:])
-    return Remembered(EmbeddedIndex.of(list(service.documents())))
+    snippet_chars = Search.snippet_chars
+    draw = staticmethod(lambda kind, size, seed: draw_service(size, seed))
 
 
 def references(task: Task) -> list[str]:
@@ -206,16 +195,15 @@ def _referred(world: WorldName, task: Task) -> Task:
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: one search a question. With probability 1 - tool_rate, answer at once with made-up values."""
-    message = str(next(message["content"] for message in messages if message["role"] == "user"))
-    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    questions = asked_in(message)
+    message, replies = question_of(messages), replies_of(messages)
+    questions = questions_in(message)
     if not questions:
         raise UnknownTask(message)
     if not replies and rng.random() >= tool_rate:
-        return told([(kind.name, product, drawn_value(kind, rng)) for kind, product in questions])
+        return sentences_of([(kind.name, product, drawn_value(kind, rng)) for kind, product in questions])
     if len(replies) < len(questions):
         kind, product = questions[len(replies)]
-        return hermes.render([ParsedCall("search", {"query": f"{product} {kind.query}"})])
+        return call("search", query=f"{product} {kind.query}")
     pairs = zip(questions, replies, strict=False)
-    facts = [(kind.name, product, found_in(kind, product, text)) for (kind, product), text in pairs]
-    return told([(kind, product, value) for kind, product, value in facts if value]) or "I do not know."
+    facts = [(kind.name, product, value_in(kind, product, text)) for (kind, product), text in pairs]
+    return sentences_of([(kind, product, value) for kind, product, value in facts if value]) or "I do not know."

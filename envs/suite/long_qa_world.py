@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from palaestra.envs.search.index import Document
-from palaestra.envs.suite.search_qa_world import made_up, said
+from palaestra.envs.suite.demonstrations import pattern_of
+from palaestra.envs.suite.search_qa_world import made_up, sentence_of
 from palaestra.envs.suite.service_world import PRODUCTS
 
 
@@ -79,8 +80,8 @@ class ProductFacts:
     def documents(self) -> Iterator[Document]:
         """Yield the articles of the knowledge base, two per product."""
         for number, (product, values) in enumerate(self.facts.items()):
-            lines = [said(kind.sentence, product, values[kind.name]) for kind in KINDS]
-            for part, title in enumerate(("Data", "ProductFacts")):
+            lines = [sentence_of(kind.sentence, product, values[kind.name]) for kind in KINDS]
+            for part, title in enumerate(("Data", "Service")):
                 body = [*lines[part::2], _FILLERS[(number + part) % len(_FILLERS)]]
                 turn = number % len(body)  # The first sentence differs between articles.
                 yield Document(f"a{number}-{part}", f"{title}: {product}", " ".join(body[turn:] + body[:turn]))
@@ -119,24 +120,24 @@ def message_of(facts: Sequence[Fact]) -> str:
     return MESSAGE.format(questions=" ".join(_NAMED[kind].question.format(s=product) for kind, product, _ in facts))
 
 
-def told(facts: Sequence[Fact]) -> str:
+def sentences_of(facts: Sequence[Fact]) -> str:
     """Return the facts in sentences: the reference answer."""
-    return " ".join(said(_NAMED[kind].sentence, product, value) for kind, product, value in facts)
+    return " ".join(sentence_of(_NAMED[kind].sentence, product, value) for kind, product, value in facts)
 
 
-def asked_in(message: str) -> list[tuple[Kind, str]]:
+def questions_in(message: str) -> list[tuple[Kind, str]]:
     """Return the kind and product of each question in a message, in their order."""
     questions = [
         (match.start(), kind, match[1])
         for kind in KINDS
-        for match in re.finditer(re.escape(kind.question).replace(r"\{s\}", r"(the \w+ \w+)"), message)
+        for match in pattern_of(kind.question, r"the \w+ \w+").finditer(message)
     ]
-    return [(kind, product) for _, kind, product in sorted(questions, key=lambda one: one[0])]
+    return [(kind, product) for _, kind, product in sorted(questions, key=lambda question: question[0])]
 
 
-def found_in(kind: Kind, product: str, text: str) -> str | None:
+def value_in(kind: Kind, product: str, text: str) -> str | None:
     """Return the value that an article states, in its words; None if there is none."""
-    head, _, tail = said(kind.sentence, product, "{o}").partition("{o}")
+    head, _, tail = sentence_of(kind.sentence, product, "{o}").partition("{o}")
     match = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", " ".join(text.split()))
     return match[1] if match else None
 

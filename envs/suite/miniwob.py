@@ -12,7 +12,10 @@ positive reward before any discount for time. Left out: pixels, dragging, and ti
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from difflib import get_close_matches
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +27,10 @@ from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse, StaticSite
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.result import Done
-from palaestra.envs.suite.miniwob_tasks import chosen, folder
 from palaestra.envs.tools.browser import PageAction, WebBrowser
 from palaestra.envs.tools.browser_actions import BrowserActions
 from palaestra.episode import Attempt
-from palaestra.errors import Broken, ToolError, UsageError
+from palaestra.errors import Broken, MissingExtra, ToolError, UsageError
 
 HOST = "miniwob.test"
 FINAL_SECONDS = 5.0
@@ -43,6 +45,22 @@ new Promise((resolve) => {
   (function wait() { WOB_TASK_READY ? resolve(true) : setTimeout(wait, 10); })();
 })
 """
+_TEXT_SOLVABLE = """
+    ascending-numbers buy-ticket choose-date choose-date-easy choose-date-medium choose-date-nodelay choose-list
+    click-button click-button-sequence click-checkboxes click-checkboxes-large click-checkboxes-transfer
+    click-collapsible click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay click-dialog
+    click-dialog-2 click-link click-option click-scroll-list click-tab click-tab-2 click-tab-2-easy click-tab-2-hard
+    click-tab-2-medium click-test click-test-2 click-test-transfer click-widget copy-paste copy-paste-2 email-inbox
+    email-inbox-delete email-inbox-forward email-inbox-important email-inbox-noscroll email-inbox-reply
+    email-inbox-star-reply enter-date enter-password enter-text enter-text-2 enter-text-dynamic enter-time
+    find-greatest find-word focus-text focus-text-2 form-sequence-2 generate-number grid-coordinate guess-number
+    identify-shape login-user login-user-popup multi-orderings navigate-tree odd-or-even phone-book read-table
+    read-table-2 scroll-text search-engine simple-algebra simple-arithmetic social-media terminal
+    text-transform unicode-test use-autocomplete use-autocomplete-nodelay use-spinner
+"""
+TEXT_SOLVABLE = tuple(_TEXT_SOLVABLE.split())
+"""Tasks that a script solves on every page that was tried, although it sees only the page's numbered text and acts only
+by numbers. The others need pixels, dragging or a moment in time, or no such script was written."""
 VERDICT = "[WOB_DONE_GLOBAL, Number(WOB_RAW_REWARD_GLOBAL)]"
 
 
@@ -51,14 +69,14 @@ class TaskSite(StaticSite):
 
     def __init__(self, task: str) -> None:
         super().__init__(folder())
-        self.page, self.given = f"/miniwob/{task}.html", False
+        self.page, self.opened = f"/miniwob/{task}.html", False
 
     def respond(self, request: SiteRequest) -> SiteResponse:
         """Return the page of the task, or one of its resources."""
         if request.path.endswith("/") or request.path.endswith(".html"):
-            if self.given or request.path != self.page:
+            if self.opened or request.path != self.page:
                 return SiteResponse("<h1>404 Not Found</h1>", 404)
-            self.given = True
+            self.opened = True
         page = super().respond(request)
         kind = page.type if "charset" in page.type or "text" not in page.type else f"{page.type}; charset=utf-8"
         return SiteResponse(page.body, page.status, kind, {"Cache-Control": "no-store"})
@@ -177,3 +195,33 @@ class MiniWoB(ToolEnv):
 
     def reward(self, attempt: Attempt) -> float:
         return float(attempt.final["done"] and attempt.final["reward"] > 0)
+
+
+@cache
+def folder() -> Path:
+    """Return the folder of the package's pages. The package is not imported, because it needs Selenium."""
+    spec = find_spec("miniwob")
+    if spec is None or spec.origin is None:
+        raise MissingExtra("miniwob", "miniwob", "palaestra/MiniWoB-v0")
+    return Path(spec.origin).parent / "html"
+
+
+@cache
+def tasks() -> tuple[str, ...]:
+    """Return the names of all installed tasks."""
+    return tuple(sorted(page.stem for page in (folder() / "miniwob").glob("*.html")))
+
+
+def chosen(task: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the named tasks: one, several (a list, or with commas), or "text" for all that text can solve."""
+    names = [str(name).strip() for name in (task.split(",") if isinstance(task, str) else task)]
+    if names == ["text"]:
+        return TEXT_SOLVABLE
+    for name in names:
+        if name not in tasks():
+            close = get_close_matches(name, tasks(), n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else "miniwob.tasks() lists them"
+            raise UsageError(f"no task of MiniWoB is {name!r}; {hint}")
+    if not names:
+        raise UsageError("task names no task of MiniWoB; expected one, several, or 'text'")
+    return tuple(dict.fromkeys(names))

@@ -56,7 +56,7 @@ class Negotiation(Game):
         counts = DIVISIBLE[rng.integers(len(DIVISIBLE))]
         ways = _valuations(counts)
         first, second = (ways[at] for at in rng.integers(len(ways), size=2))
-        return Task(prompt=f"Divide {listed(counts)}.", data={"counts": counts, "values": [first, second]})
+        return Task(prompt=f"Divide {items_text(counts)}.", data={"counts": counts, "values": [first, second]})
 
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
         """Let the seats take turns until an offer is accepted. The random stream of the game decides who begins."""
@@ -75,12 +75,12 @@ class Negotiation(Game):
             if counts_taken is None:
                 message = "There is no offer to accept." if accepts(text) else fault
                 continue
-            offer, message = counts_taken, f"The other takes {listed(counts_taken)}."
+            offer, message = counts_taken, f"The other takes {items_text(counts_taken)}."
             speaker, other = other, speaker
         return {seat: {"success": 0.0, "deal": 0.0} for seat in SEATS}
 
 
-def listed(counts: Sequence[int]) -> str:
+def items_text(counts: Sequence[int]) -> str:
     """Return counts as text, for example `2 books, 1 hat, 3 balls`."""
     return ", ".join(f"{n} {kind if n == 1 else kind + 's'}" for n, kind in zip(counts, KINDS, strict=True))
 
@@ -130,4 +130,4 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     for at in sorted(range(len(KINDS)), key=lambda at: -values[at]):
         while offer[at] < counts[at] and values[at] and worth(offer, values) < aim:
             offer[at] += 1
-    return f"Take {listed(offer)}"
+    return f"Take {items_text(offer)}"

@@ -5,7 +5,6 @@ everything the agent sees, the example too, so one problem never comes in two sp
 algorithm worth a name.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.envs.suite.demonstrations import pattern_of
 from palaestra.episode import Task
 
 HIDDEN_CASES = 10
@@ -51,8 +51,7 @@ class ProgramTemplate:
 
     def numbers_of(self, text: str) -> tuple[int, int] | None:
         """Return the two numbers of a text that holds this family's statement; None for any other text."""
-        pattern = re.sub(r"\\{(\w)\\}", r"(?P<\1>\\d+)", re.escape(self.statement))
-        match = re.search(pattern, " ".join(text.split()))
+        match = pattern_of(self.statement, r"\d+").search(" ".join(text.split()))
         return (int(match["a"]), int(match["b"])) if match else None
 
 
@@ -192,8 +191,8 @@ def _compiled(source: str) -> Callable[[Any], Any]:
     return solve
 
 
-def _stdin(given: Any) -> str:
-    return given if isinstance(given, str) else f"{len(given)}\n{' '.join(map(str, given))}"
+def _stdin(value: Any) -> str:
+    return value if isinstance(value, str) else f"{len(value)}\n{' '.join(map(str, value))}"
 
 
 def _stdout(result: Any) -> str:

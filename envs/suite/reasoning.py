@@ -22,12 +22,12 @@ import numpy as np
 from palaestra.envs import RewardPart, Task, ToolEnv
 from palaestra.envs.core.backends import Where
 from palaestra.envs.rewards.answer import final_answer, reading
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.envs.suite.reasoning_items import ITEMS, Items, open_items, require_known
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import Broken, UnknownTask
-from palaestra.formats import ParsedCall, hermes
 
 
 class Reasoning(ToolEnv):
@@ -162,13 +162,12 @@ def _program(question: str) -> str | None:
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: a program, then its output. With probability 1 - tool_rate, guess at once."""
-    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    if replies:
+    if replies := replies_of(messages):
         return f"<answer>{replies[-1].strip()}</answer>"
-    question = str(next(message["content"] for message in messages if message["role"] == "user"))
+    question = question_of(messages)
     program = _program(question)
     if program is None:
         raise UnknownTask(question)
     if rng.random() >= tool_rate:
         return f"<answer>{rng.integers(100, 1000)}</answer>"
-    return hermes.render([ParsedCall("python", {"code": program})])
+    return call("python", code=program)

@@ -22,6 +22,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from palaestra.envs.rewards.limited_processes import LimitedProcesses
+from palaestra.envs.rewards.structure import as_float
 from palaestra.errors import MissingExtra, UsageError
 
 _NO_ANSWER = "its items have no reference answer"
@@ -226,9 +227,8 @@ def _bounded(score: float) -> float:
 
 def not_finite(answer: str) -> bool:
     """Return whether a text reads as infinity or NaN, which some verifiers accept as any number."""
-    return bool(_NOT_FINITE.fullmatch(answer)) or any(
-        float(power) == float("inf") for power in _POWER_OF_TEN.findall(answer) if _is_number(power)
-    )
+    powers = map(as_float, _POWER_OF_TEN.findall(answer))
+    return bool(_NOT_FINITE.fullmatch(answer)) or any(power == float("inf") for power in powers)
 
 
 def harmless(answer: str) -> bool:
@@ -287,13 +287,5 @@ def _made(generator: str, config: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(one["answer"] != other["answer"] and one["question"] != other["question"])
+def _differ(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(item["answer"] != other["answer"] and item["question"] != other["question"])

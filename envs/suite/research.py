@@ -39,9 +39,10 @@ from palaestra.envs.rewards.choice import chosen
 from palaestra.envs.rewards.gaia import same_or_equal
 from palaestra.envs.rewards.quotation import token_f1
 from palaestra.envs.sandboxes import Limits
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.envs.suite.research_tables import LEAST, MOST, draw, file_of, read_question
 from palaestra.envs.suite.search_qa import WorldSearch, searching
-from palaestra.envs.suite.search_qa_world import check_world, draw_world
+from palaestra.envs.suite.search_qa_world import check_world
 from palaestra.envs.tools.browse import Browse
 from palaestra.envs.tools.browser import WebBrowser, in_browser
 from palaestra.envs.tools.file_reader import FileReader
@@ -51,33 +52,27 @@ from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.envs.tools.search import Search
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
 from palaestra.options import SERVICE
 
 CALL_SECONDS = 60.0
 """Timeout of a search call in seconds; longer than any timeout inside the search."""
 
 
-def files_of(task: Task, folder: str) -> dict[str, bytes]:
-    """Return the files that come with a question, by name."""
-    data = task.data
-    if "table" in data:
-        return {data["file"]: file_of(data["file"], int(data["table"]), data["cities"])}
-    if "image" in data:
-        return dict([image_bytes(data["image"])])
-    return {data["file"]: Path(folder, data["file"]).read_bytes()} if data.get("file") else {}
-
-
 class QuestionFiles(Toolkit):
     """Base class of toolkits that get the question's files."""
 
-    def __init__(self, *given: Any, folder: str = "") -> None:
-        super().__init__(*given)
-        self._origin = folder
+    def __init__(self, *arguments: Any, folder: str = "") -> None:
+        super().__init__(*arguments)
+        self._folder = folder
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Return the files of the question."""
-        return files_of(task, self._origin)
+        """Return the files that come with the question, by name."""
+        data = task.data
+        if "table" in data:
+            return {data["file"]: file_of(data["file"], int(data["table"]), data["cities"])}
+        if "image" in data:
+            return dict([image_bytes(data["image"])])
+        return {data["file"]: Path(self._folder, data["file"]).read_bytes()} if data.get("file") else {}
 
 
 class QuestionPython(QuestionFiles, Python):
@@ -209,18 +204,18 @@ class Research(ToolEnv):
         self.folder = os.path.abspath(files or os.path.dirname(tasks or ""))
         self.world = check_world("full", None, world_seed)
         reads, hears = _served("model", model), _served("speech", speech)
-        toolkits = (
+        toolkits: list[Callable[[], Toolkit]] = [
             *searching(search, self.world, tasks, Library, WorldLibrary),
             *in_sandbox(sandbox, partial(QuestionPython, folder=self.folder)),
             partial(QuestionFileReader, folder=self.folder),
-            *(in_browser(browser, WebBrowser) if browser is not None else ()),
-            *(
-                (partial(Browse, browser or "text", reads), partial(QuestionImages, reads, folder=self.folder))
-                if reads
-                else ()
-            ),
-            *((partial(Listener, hears, folder=self.folder),) if hears else ()),
-        )
+        ]
+        if browser is not None:
+            toolkits += in_browser(browser, WebBrowser)
+        if reads:
+            images = partial(QuestionImages, reads, folder=self.folder)
+            toolkits += [partial(Browse, browser or "text", reads), images]
+        if hears:
+            toolkits.append(partial(Listener, hears, folder=self.folder))
         self.toolkits = toolkits if tools is None else offering(tools, toolkits)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
@@ -228,9 +223,7 @@ class Research(ToolEnv):
         return read_research(path, split, self.folder) if holds_research(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
-        item = draw(draw_world(*self.world), rng)
-        data = {"file": item.file, "table": item.table, "cities": list(item.cities), "world": list(self.world)}
-        return Task(item.prompt, item.answer, data=data)
+        return draw(self.world, rng)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
         """Score the value after "Answer:" by GAIA's rules; for multiple choice, the letter."""
@@ -249,27 +242,25 @@ class Research(ToolEnv):
         return reading(final_answer(attempt.answer), "the last Answer: or else the whole answer", how)
 
 
-def _served(name: str, given: Mapping[str, Any] | None) -> EndpointConfig | None:
+def _served(name: str, options: Mapping[str, Any] | None) -> EndpointConfig | None:
     try:
-        return None if given is None else EndpointConfig(**given)
+        return None if options is None else EndpointConfig(**options)
     except TypeError:
         example = '{"base_url": "http://localhost:8000/v1", "model": "Qwen/Qwen3-VL-4B-Instruct"}'
-        raise UsageError(f"{name} is {given!r:.200}; expected where a model is served, such as {example}") from None
+        raise UsageError(f"{name} is {options!r:.200}; expected where a model is served, such as {example}") from None
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: search for the city, compute with the file. With probability 1 - tool_rate, guess at once."""
-    question = str(next(message["content"] for message in messages if message["role"] == "user"))
-    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    parsed = read_question(question)
-    if parsed is None:
+    question, replies = question_of(messages), replies_of(messages)
+    solution = read_question(question)
+    if solution is None:
         raise UnknownTask(question)
-    hops = len(parsed.plan.lookups)
-    step = parsed.plan.step(replies[:hops])
+    plan, program_for = solution
+    hops = len(plan.lookups)
+    step = plan.step(replies[:hops])
     if step is None or (not replies and rng.random() >= tool_rate):
         return f"{MARK} {rng.integers(LEAST, MOST)}"
     if isinstance(step, tuple):
-        return hermes.render([ParsedCall("search", {"query": step[1].words(step[0])})])
-    if len(replies) == hops:
-        return hermes.render([ParsedCall("python", {"code": parsed.program(step)})])
-    return f"{MARK} {replies[-1]}"
+        return call("search", query=f"{step[0]} {step[1].query}")
+    return call("python", code=program_for(step)) if len(replies) == hops else f"{MARK} {replies[-1]}"

@@ -7,14 +7,16 @@ task holds that number instead of the file. Left out: the tools, and the reward 
 import csv
 import io
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from palaestra.envs.suite.demonstrations import filled, pattern_of
 from palaestra.envs.suite.search_qa_questions import LookupPlan, chain_for
-from palaestra.envs.suite.search_qa_world import FactWorld
+from palaestra.envs.suite.search_qa_world import WorldName, draw_world
+from palaestra.episode import Task
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -57,34 +59,25 @@ _LOADS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A generated question, its answer, and the values that its file is generated from."""
-
-    prompt: str
-    answer: str
-    file: str
-    table: int
-    cities: tuple[str, ...]
-
-
-def draw(world: FactWorld, rng: np.random.Generator) -> Drawn:
+def draw(world_name: WorldName, rng: np.random.Generator) -> Task:
     """Draw a question that needs several tools."""
+    world = draw_world(*world_name)
     kind, relation = _PHRASES[rng.integers(len(_PHRASES))]
     entities, cities = world.entities[kind], world.entities["city"]
     subject = entities[int(rng.integers(len(entities)))]
     city = subject.facts[relation]
     others = [cities[at].name for at in rng.permutation(len(cities))[:ROWS].tolist() if cities[at] is not city]
     names = [city.name, *others[: ROWS - 1]]
-    order = tuple(names[at] for at in rng.permutation(len(names)).tolist())
+    names = [names[at] for at in rng.permutation(len(names)).tolist()]
     number, thing = int(rng.integers(2**31)), THINGS[rng.integers(len(THINGS))]
     family = FAMILIES[rng.integers(len(FAMILIES))]
     months = sorted(rng.choice(12, size=2, replace=False).tolist())
     file = f"{thing}.{('csv', 'json')[rng.integers(2)]}"
     phrase = next(entry.phrase for entry in world.relations(kind) if entry.name == relation).format(s=subject.name)
-    words = {"thing": thing, "place": phrase, "first": MONTHS[months[0]], "second": MONTHS[months[1]]}
-    answer = family.answer(table_of(number, order)[city.name], months)
-    return Drawn(_OPENING.format(file=file) + family.question.format(**words), answer, file, number, order)
+    words = {"thing": thing, "place": phrase, "first": MONTHS[months[0]], "second": MONTHS[months[1]], "file": file}
+    answer = family.answer(table_of(number, names)[city.name], months)
+    data = {"file": file, "table": number, "cities": names, "world": list(world_name)}
+    return Task((_OPENING + family.question).format(**words), answer, data=data)
 
 
 def table_of(number: int, cities: Sequence[str]) -> dict[str, list[int]]:
@@ -105,41 +98,23 @@ def file_of(name: str, number: int, cities: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-@dataclass(frozen=True, slots=True)
-class LookupProgram:
-    """The solution of a generated question: a lookup that ends in a city, then a program."""
+def read_question(text: str) -> tuple[LookupPlan, Callable[[str], str]] | None:
+    """Return the lookups that end in the city of a generated question, and a function from this city to the program.
 
-    plan: LookupPlan
-    file: str
-    expression: str
-
-    def program(self, city: str) -> str:
-        """Return the program that computes the answer for a city."""
-        load = _LOADS[self.file.rpartition(".")[2]].format(file=self.file)
-        return (
-            f"{load}\nmonths = {list(MONTHS)!r}\nrow = next(one for one in rows if one['city'] == {city!r})\n"
-            f"row = {{month: int(row[month]) for month in months}}\nprint({self.expression})"
-        )
-
-
-def _reader(text: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(text)))
-
-
-_READERS: Mapping[re.Pattern[str], ComputationTemplate] = {
-    _reader(_OPENING + family.question): family for family in FAMILIES
-}
-
-
-def read_question(text: str) -> LookupProgram | None:
-    """Parse a generated question; return None for any other question."""
-    for pattern, family in _READERS.items():
-        if match := pattern.fullmatch(text):
-            words = match.groupdict()
-            plan = chain_for(words["place"])
+    Return None for any other question.
+    """
+    for family in FAMILIES:
+        if match := pattern_of(_OPENING + family.question, ".+?").fullmatch(text):
+            plan = chain_for(match["place"])
             if plan is not None:
-                expression = family.program
-                for name in ("first", "second"):
-                    expression = expression.replace(f"{{{name}}}", words.get(name, ""))
-                return LookupProgram(plan, words["file"], expression)
+                return plan, partial(_program, match["file"], filled(family.program, match.groupdict()))
     return None
+
+
+def _program(file: str, expression: str, city: str) -> str:
+    """Return the program that computes the answer for a city."""
+    load = _LOADS[file.rpartition(".")[2]].format(file=file)
+    return (
+        f"{load}\nmonths = {list(MONTHS)!r}\nrow = next(one for one in rows if one['city'] == {city!r})\n"
+        f"row = {{month: int(row[month]) for month in months}}\nprint({expression})"
+    )

@@ -31,14 +31,14 @@ from palaestra.envs.rewards.answer import reading
 from palaestra.envs.rewards.choice import LETTERS, chosen
 from palaestra.envs.rewards.mathematics import UNIT, boxed, matches, rule, settled, unwrapped
 from palaestra.envs.rewards.quotation import exact_match
-from palaestra.envs.rewards.structure import holds_mathematics
+from palaestra.envs.rewards.structure import as_float, holds_mathematics
 from palaestra.envs.sandboxes import Limits
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of, solution_of
 from palaestra.envs.suite.science_families import FAMILIES, keyed
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
+from palaestra.errors import UsageError
 
 _BOX = r"Put the final answer into \boxed{}: the capital letter of an option where there are options."
 PROMPTS = {
@@ -165,23 +165,12 @@ _OPTION = re.compile(r"^([A-D])\) ([\d.e+-]+)", re.MULTILINE)
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: compute, then the nearest option. With probability 1 - tool_rate, guess at once."""
-    prompt = str(next(message["content"] for message in messages if message["role"] == "user"))
-    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    if replies and (value := _number(replies[-1])) is not None:
+    prompt, replies = question_of(messages), replies_of(messages)
+    if replies and (value := as_float(replies[-1])) is not None:
         options = {letter: float(text) for letter, text in _OPTION.findall(prompt)}
         return rf"\boxed{{{min(options, key=lambda letter: abs(options[letter] - value))}}}"
-    question = prompt.partition("\n\n")[0]
-    expression = next((candidate for family in FAMILIES if (candidate := family.expression(question))), None)
-    if expression is None:
-        raise UnknownTask(question)
+    templates = ((family.question, family.right) for family in FAMILIES)
+    expression = solution_of(prompt.partition("\n\n")[0], templates, r"[\d.]+")
     if replies or rng.random() >= tool_rate:
         return rf"\boxed{{{LETTERS[rng.integers(len(LETTERS))]}}}"
-    return hermes.render([ParsedCall("code_interpreter", {"code": f"from math import *\nprint({expression})"})])
-
-
-def _number(text: str) -> float | None:
-    """Return a reply as a number; None if the tool refused or does not exist."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return call("code_interpreter", code=f"from math import *\nprint({expression})")

@@ -8,13 +8,14 @@ out: the episode around a question (`science`), and questions from files (`scien
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations
 
 import numpy as np
+
+from palaestra.envs.suite.demonstrations import filled
 
 OPTIONS = 4
 LEAST_APART = 0.04
@@ -39,24 +40,18 @@ class ScienceTemplate:
         chosen = {name: values[int(rng.integers(len(values)))] for name, values in self.numbers.items()}
         question = self.question.format(**chosen)
         values = self._options(chosen, keyed(f"options: {question}"))
-        return question, [f"{shown(value)} {self.unit}".rstrip() for value in values]
+        return question, [f"{three_digits(value)} {self.unit}".rstrip() for value in values]
 
     def _options(self, chosen: Mapping[str, float], rng: np.random.Generator) -> list[float]:
         """Return the values of the options, the right one first. Its rank by size among the four is random."""
-        right = value_of(self.right, chosen)
-        mistakes = [value_of(candidate, chosen) / right for candidate in self.wrong]
+        right = _value_of(self.right, chosen)
+        mistakes = [_value_of(candidate, chosen) / right for candidate in self.wrong]
         factors = [candidate for candidate in mistakes if 1 / MOST_APART < candidate < MOST_APART]
         factors = [*rng.permutation(factors).tolist(), *rng.permutation(_SPARE).tolist()]
         fours = ((1.0, a, b, a * b) for a, b in combinations(factors, 2))
         four = next(candidate for candidate in fours if all(_apart(*pair) for pair in combinations(candidate, 2)))
         at = int(rng.integers(OPTIONS))
         return [right, *(right * factor / four[at] for factor in four[:at] + four[at + 1 :])]
-
-    def expression(self, question: str) -> str | None:
-        """Return the right expression for a question of this family, with its numbers; None for any other question."""
-        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[\\d.]+)", re.escape(self.question))
-        match = re.fullmatch(pattern, question)
-        return None if match is None else _put_in(self.right, match.groupdict())
 
 
 def keyed(text: str) -> np.random.Generator:
@@ -65,22 +60,19 @@ def keyed(text: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
-def value_of(expression: str, numbers: Mapping[str, float]) -> float:
+def _value_of(expression: str, numbers: Mapping[str, float]) -> float:
     """Return the value of an expression of these families. Never call it with other text: it uses `eval`."""
-    return float(eval(_put_in(expression, numbers), {"__builtins__": {}, **vars(math)}))
+    expression = filled(expression, {name: str(value) for name, value in numbers.items()})
+    return float(eval(expression, {"__builtins__": {}, **vars(math)}))
 
 
-def shown(value: float) -> str:
+def three_digits(value: float) -> str:
     """Return a number with three significant digits, without an exponent where that is short."""
     return f"{float(f'{value:.3g}'):.10g}"
 
 
-def _put_in(expression: str, numbers: Mapping[str, object]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda found: str(numbers[found[1]]), expression)
-
-
-def _apart(one: float, other: float) -> bool:
-    return abs(one - other) > LEAST_APART * max(abs(one), abs(other))
+def _apart(a: float, b: float) -> bool:
+    return abs(a - b) > LEAST_APART * max(abs(a), abs(b))
 
 
 def _steps(first: float, last: float, step: float) -> tuple[float, ...]:

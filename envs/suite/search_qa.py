@@ -21,6 +21,7 @@ exact match of Search-R1, token F1 with `metric="f1"`, or the rule of Reagent's 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -33,18 +34,16 @@ from palaestra.envs.rewards.by_source import rule_reward
 from palaestra.envs.rewards.quotation import exact_match, token_f1
 from palaestra.envs.search.index import Index
 from palaestra.envs.search.remembered import Remembered
+from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.envs.suite.search_qa_questions import KINDS, MAX_HOPS, draw_question, plan_for
-from palaestra.envs.suite.search_qa_world import check_world, draw_world, made_up
+from palaestra.envs.suite.search_qa_world import WorldName, check_world, draw_world, made_up
 from palaestra.envs.tools.search import Search, with_search
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
 
 log = logging.getLogger("palaestra.envs")
 _warned: list[bool] = []
 METRICS = ("em", "f1", "rule")
-WorldName = tuple[str, int, int]
-"""Kind, size and seed of a world."""
 
 
 class SearchQA(ToolEnv):
@@ -107,9 +106,9 @@ class SearchQA(ToolEnv):
             return {"success": scores[self.metric], **scores}
         return self._by_rule(answer, attempt.task, scores)  # Awaited: mathematics may take a process of its own.
 
-    async def _by_rule(self, answer: str | None, task: Task, found: Mapping[str, float]) -> Mapping[str, float]:
+    async def _by_rule(self, answer: str | None, task: Task, scores: Mapping[str, float]) -> Mapping[str, float]:
         rule = await rule_reward(answer, expected_answers(task), str(task.data.get("source", "")))
-        return {"success": rule, **found}
+        return {"success": rule, **scores}
 
     def explain(self, attempt: Attempt) -> str:
         """Return what was read from the answer, how it is compared, and the right answers."""
@@ -123,9 +122,10 @@ class WorldSearch(Search):
     """Search in the generated world that the questions come from."""
 
     snippet_chars = 600  # Enough for a whole passage.
+    draw: Callable[..., Any] = staticmethod(draw_world)
 
     def __init__(self, world: WorldName) -> None:
-        super().__init__(index_of(world))
+        super().__init__(index_of(self.draw, world))
         if world[0] == "plain":
             self.most_results = 1
 
@@ -162,11 +162,11 @@ def searching(
 
 
 @lru_cache(maxsize=8)
-def index_of(world: WorldName) -> Index:
+def index_of(draw: Callable[..., Any], world: WorldName) -> Index:
     """Return the index of a world's passages. It is built once per process."""
     from palaestra.envs.search.embedded import EmbeddedIndex
 
-    return Remembered(EmbeddedIndex.of(list(draw_world(*world).documents())))
+    return Remembered(EmbeddedIndex.of(list(draw(*world).documents())))
 
 
 def expected_answers(task: Task) -> list[str]:
@@ -185,8 +185,7 @@ def _kinds(kinds: str | Sequence[str]) -> tuple[str, ...]:
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: one search for each fact. With probability 1 - tool_rate, guess at once."""
-    question = str(next(message["content"] for message in messages if message["role"] == "user"))
-    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    question, replies = question_of(messages), replies_of(messages)
     plan = plan_for(question)
     if plan is None:
         raise UnknownTask(question)
@@ -197,4 +196,4 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     if isinstance(step, str):
         return f"{MARK} {step}"
     subject, lookup = step
-    return hermes.render([ParsedCall("search", {"query": lookup.words(subject)})])
+    return call("search", query=f"{subject} {lookup.query}")

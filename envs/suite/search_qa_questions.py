@@ -15,7 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from palaestra.envs.suite.search_qa_world import RELATIONS, YEARS, Entity, FactWorld, Relation, said
+from palaestra.envs.suite.demonstrations import pattern_of
+from palaestra.envs.suite.search_qa_world import RELATIONS, YEARS, Entity, FactWorld, Relation, sentence_of
 
 T = TypeVar("T")
 KINDS = ("single", "bridge", "comparison")
@@ -111,14 +112,10 @@ class Lookup:
     sentence: str
     query: str
 
-    def words(self, subject: str) -> str:
-        """Return the query for this fact of a subject."""
-        return f"{subject} {self.query}"
-
-    def found(self, subject: str, text: str) -> str | None:
+    def value_in(self, subject: str, text: str) -> str | None:
         """Return the object that a text states, or None. Quoted text is ignored, because the passage contradicts it."""
         text = re.sub(r'"[^"]*"', "", " ".join(text.split()))
-        head, _, tail = said(self.sentence, subject, "{o}").partition("{o}")
+        head, _, tail = sentence_of(self.sentence, subject, "{o}").partition("{o}")
         match = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", text)
         return match[1] if match else None
 
@@ -135,7 +132,7 @@ class LookupPlan:
     def step(self, texts: Sequence[str]) -> tuple[str, Lookup] | str | None:
         """Return the next subject and lookup after these replies, or the answer; None if a reply lacks the fact."""
         if self.compare:
-            facts = [self.lookups[0].found(s, text) for s, text in zip(self.subjects, texts, strict=False)]
+            facts = [self.lookups[0].value_in(s, text) for s, text in zip(self.subjects, texts, strict=False)]
             if None in facts:
                 return None
             if len(facts) < 2:
@@ -145,22 +142,22 @@ class LookupPlan:
             return self.subjects[0] if str(facts[0]) < str(facts[1]) else self.subjects[1]
         subject = self.subjects[0]
         for lookup, text in zip(self.lookups, texts, strict=False):
-            fact = lookup.found(subject, text)
+            fact = lookup.value_in(subject, text)
             if fact is None:
                 return None
             subject = fact
         return (subject, self.lookups[len(texts)]) if len(texts) < len(self.lookups) else subject
 
 
-def _reader(template: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{(\w)\\}", r"(?P<\1>.+)", re.escape(template)))
-
-
-_QUESTIONS = [(_reader(relation.question), relation) for relation in RELATIONS]
-_PHRASES = [(_reader(relation.phrase), relation) for relation in RELATIONS]
+_QUESTIONS = [(pattern_of(relation.question), relation) for relation in RELATIONS]
+_PHRASES = [(pattern_of(relation.phrase), relation) for relation in RELATIONS]
 _PAIRS = [
-    *((_reader(asked), Lookup(sentence, query), "earlier") for sentence, asked, query in YEARS.values()),
-    *((_reader(SAME[one.name]), Lookup(one.sentence, one.query), "same") for one in RELATIONS if one.name in SAME),
+    *((pattern_of(question), Lookup(sentence, query), "earlier") for sentence, question, query in YEARS.values()),
+    *(
+        (pattern_of(SAME[relation.name]), Lookup(relation.sentence, relation.query), "same")
+        for relation in RELATIONS
+        if relation.name in SAME
+    ),
 ]
 
 

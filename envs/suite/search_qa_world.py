@@ -103,6 +103,10 @@ _FILLERS = (
 )
 
 
+WorldName = tuple[str, int, int]
+"""Kind, size and seed of a world."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entity:
     """A person, place or thing with a passage of its own; or a river, which has no passage."""
@@ -137,56 +141,49 @@ class FactWorld:
 
     def relations(self, kind: str) -> list[Relation]:
         """Return the relations that entities of this kind have in this world."""
-        return [
-            relation
-            for relation in RELATIONS
-            if relation.of == kind and (self.kind == "full" or relation.name in PLAIN)
-        ]
+        return [item for item in RELATIONS if item.of == kind and (self.kind == "full" or item.name in PLAIN)]
 
     def documents(self) -> Iterator[Document]:
         """Yield the passages, always in the same order."""
         for number, (title, text) in enumerate(self._plain() if self.kind == "plain" else self._full()):
             yield Document(f"p{number}", title, text)
 
+    def _sentences(self, entity: Entity) -> list[str]:
+        """Return the facts of an entity in sentences."""
+        relations = self.relations(entity.kind)
+        return [sentence_of(item.sentence, entity.name, entity.facts[item.name].name) for item in relations]
+
     def _plain(self) -> Iterator[tuple[str, str]]:
         for entity in self.everything:
-            for relation in self.relations(entity.kind):
-                yield entity.name, said(relation.sentence, entity.name, entity.facts[relation.name].name)
+            for sentence in self._sentences(entity):
+                yield entity.name, sentence
 
     def _full(self) -> Iterator[tuple[str, str]]:
         for number, entity in enumerate(self.everything):
-            name = entity.name
-            lines = [
-                said(relation.sentence, name, entity.facts[relation.name].name)
-                for relation in self.relations(entity.kind)
-            ]
+            name, lines = entity.name, self._sentences(entity)
             if entity.kind in YEARS:
-                lines.append(said(YEARS[entity.kind][0], name, str(entity.year)))
+                lines.append(sentence_of(YEARS[entity.kind][0], name, str(entity.year)))
             if entity.aliases:
-                lines.append(said("{s} is also known as {o}.", name, entity.aliases[0]))
+                lines.append(sentence_of("{s} is also known as {o}.", name, entity.aliases[0]))
             turn = number % len(lines)  # The first sentence differs between passages.
             lines = lines[turn:] + lines[:turn]
             lines.insert(number % 3 + 1, _FILLERS[number % len(_FILLERS)])
+            title = name.removeprefix("the ")
             sort = _SORTS.get(entity.kind) or f"a {_FORMS[number % len(_FORMS)]} in three parts"
-            yield titled(name), " ".join((said("{s} is {o}.", name, sort), *lines))
+            yield title, " ".join((sentence_of("{s} is {o}.", name, sort), *lines))
             if name in self.errors:
                 relation, wrong = self.errors[name]
-                quoted = said(_NAMED[relation].sentence, name, wrong)
-                yield f"Errors about {titled(name)}", f'An old chronicle says: "{quoted}" This has proved to be wrong.'
+                quoted = sentence_of(_NAMED[relation].sentence, name, wrong)
+                yield f"Errors about {title}", f'An old chronicle says: "{quoted}" This has proved to be wrong.'
 
 
 _NAMED = {relation.name: relation for relation in RELATIONS}
 
 
-def said(sentence: str, subject: str, thing: str) -> str:
+def sentence_of(sentence: str, subject: str, thing: str) -> str:
     """Fill in a sentence, and begin it with a capital letter."""
     text = sentence.format(s=subject, o=thing)
     return text[0].upper() + text[1:]
-
-
-def titled(name: str) -> str:
-    """Return a name as a title: without its article."""
-    return name.removeprefix("the ")
 
 
 @lru_cache(maxsize=8)
@@ -199,9 +196,10 @@ def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> 
         entities[sort] = _named(sort, int(size * share), words, rng, kind == "full")
     world = FactWorld(kind, entities, {})
     rivers = [Entity(name, "river") for name in _places(max(4, len(entities["city"]) // 2), words, rng, kind == "full")]
+    objects = {**entities, "river": rivers}
     for entity in _all(entities):
         for relation in world.relations(entity.kind):
-            others = rivers if relation.to == "river" else entities[relation.to]
+            others = objects[relation.to]
             chosen = others[int(rng.integers(len(others)))]
             entity.facts[relation.name] = others[others.index(chosen) - 1] if chosen is entity else chosen
     errors = {}
@@ -210,13 +208,13 @@ def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> 
             if rng.random() < ERROR_SHARE:
                 relations = world.relations(entity.kind)
                 relation = relations[int(rng.integers(len(relations)))]
-                wrong = entities.get(relation.to, rivers)[int(rng.integers(len(entities.get(relation.to, rivers))))]
+                wrong = objects[relation.to][int(rng.integers(len(objects[relation.to])))]
                 if wrong is not entity.facts[relation.name]:
                     errors[entity.name] = (relation.name, wrong.name)
     return FactWorld(kind, entities, errors)
 
 
-def check_world(kind: str, size: int | None, seed: int) -> tuple[str, int, int]:
+def check_world(kind: str, size: int | None, seed: int) -> WorldName:
     """Return the kind, size and seed of a world with defaults filled in. Raise `UsageError` if one is not valid."""
     if kind not in tuple(SHARES):
         raise UsageError(f"world is {kind!r}; expected {' or '.join(map(repr, SHARES))}")

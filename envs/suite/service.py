@@ -29,13 +29,7 @@ from palaestra.envs.core.backends import Where
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.data.problem_files import load_problems, published
 from palaestra.envs.data.rows import read_rows
-from palaestra.envs.suite.service_customers import (
-    CUSTOMERS,
-    CustomerLine,
-    EndpointCustomer,
-    ScriptedCustomer,
-    who_plays,
-)
+from palaestra.envs.suite.service_customers import ScriptedCustomer, customer_for
 from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, require_wishes, task_of_row
 from palaestra.envs.suite.service_world import RULES, ShopDatabase, changes, draw_world, forbids, outcome, perform
 from palaestra.episode import Attempt
@@ -61,7 +55,7 @@ class ShopTools(Toolkit):
     """The clerk's tools: operations on the shop's database."""
 
     def __init__(self, trusting: bool = False) -> None:
-        """`trusting` needs nobody to be verified."""
+        """`trusting` means that all customers count as verified."""
         self.trusting = trusting
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
@@ -177,11 +171,9 @@ class ServiceEnv(ToolEnv):
         super().__init__(split, tasks)
         if level not in LEVELS:
             raise UsageError(f"level is {level!r}; expected {' or '.join(map(repr, LEVELS))}")
-        backend, options = who_plays(user)
-        line = CUSTOMERS.shared(backend, **options)
-        self.level, self.scripted = level, backend == "script"
-        self.system = SYSTEMS[level]
-        customer = partial(EndpointCustomer, line) if isinstance(line, CustomerLine) else ScriptedCustomer
+        self.level, self.system = level, SYSTEMS[level]
+        customer = customer_for(user)
+        self.scripted = customer is ScriptedCustomer
         self.toolkits = (partial(ShopTools, level == "small"), customer)
 
     @property
@@ -217,21 +209,17 @@ class ServiceEnv(ToolEnv):
             for key in sorted(target.keys() | actual.keys())
             if target.get(key, actual) != actual.get(key, target)
         ]
-        calls = ", ".join(f"{name}({', '.join(map(str, args.values()))})" for name, args in _actions(attempt.task))
-        lines = lines or ["the database is as it should be"]
-        rules = sorted(set(attempt.final["broken"]))
-        return "\n".join(
-            [*lines, f"right: {calls or 'to change nothing'}", *([f"rules broken: {rules}"] if rules else [])]
-        )
-
-
-def _actions(task: Task) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, arguments) for name, arguments in task.data["actions"]]
+        actions = attempt.task.data["actions"]
+        calls = ", ".join(f"{name}({', '.join(map(str, values.values()))})" for name, values in actions)
+        lines = [*(lines or ["the database is as it should be"]), f"right: {calls or 'to change nothing'}"]
+        if rules := sorted(set(attempt.final["broken"])):
+            lines.append(f"rules broken: {rules}")
+        return "\n".join(lines)
 
 
 def expected(task: Task) -> dict[str, Any]:
     """Return the changes that the right actions make."""
-    return outcome(task.data["world"], _actions(task))
+    return outcome(task.data["world"], task.data["actions"])
 
 
 def _became(changes: Mapping[str, Any], key: str) -> str:

@@ -7,7 +7,8 @@ Neither customer knows the right actions; both know their own wishes. Left out: 
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from palaestra.endpoint.background import BackgroundLoop
 from palaestra.endpoint.config import DEFAULT_KEY
 from palaestra.envs.core.backends import Backends, Where
 from palaestra.envs.core.tool import tool
-from palaestra.envs.suite.service_requests import instruction_of, said
+from palaestra.envs.suite.service_requests import instruction_of, words_of
 from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
 from palaestra.episode import Message, Task
 from palaestra.errors import Broken, ToolError, UsageError
@@ -45,10 +46,10 @@ class Customer(BudgetedToolkit):
     def restore(self, state: Any) -> None:
         self.data, self.state, self.spent = state["data"], state["state"], Spent(*state["spent"])
 
-    def heard(self, message: str) -> str:
+    def accept(self, message: str) -> str:
         """Check and count the agent's message; return it cut to MAX_CHARS. Raise `ToolError` after MAX_QUESTIONS."""
-        if self.max_calls is not None and self.spent.calls >= self.max_calls:
-            raise ToolError(f"the customer has hung up, after {self.max_calls} questions")
+        if self.spent.calls >= MAX_QUESTIONS:
+            raise ToolError(f"the customer has hung up, after {MAX_QUESTIONS} questions")
         self.admit()
         if not message.strip():
             raise ToolError("the message is empty; say or ask something")
@@ -61,7 +62,7 @@ class ScriptedCustomer(Customer):
     @tool
     def ask_customer(self, message: str) -> str:
         """Say something to the customer, or ask her something, and read the answer."""
-        return answer(self.data, self.state, self.heard(message))
+        return answer(self.data, self.state, self.accept(message))
 
 
 def _asks(pattern: str) -> re.Pattern[str]:
@@ -105,19 +106,19 @@ def answer(data: Mapping[str, Any], state: dict[str, Any], message: str) -> str:
     if _ELSE.search(text):
         if state["at"] + 1 < len(data["wishes"]):
             state |= {"at": state["at"] + 1, "settled": False, "changed": False}
-            return f"Yes. {said(data['wishes'][state['at']])}"
+            return f"Yes. {words_of(data['wishes'][state['at']])}"
         return "No, that is all. Thank you."
     if _CONFIRM.search(text):
         if numbers and str(wish["order"]) not in numbers and wish["knows_number"]:
             return f"No. I mean order {wish['order']}."
         if wish.get("instead") and not state["changed"]:
             state["changed"] = True
-            return f"Wait, I have changed my mind. {said(wish['instead'])}"
+            return f"Wait, I have changed my mind. {words_of(wish['instead'])}"
         state["settled"] = True
         return "Yes, please."
     if state["settled"] or _SORRY.search(text):
         return "I see."
-    return f"As I said: {said(wish)}"
+    return f"As I said: {words_of(wish)}"
 
 
 ROLE = """You play a customer who talks to the clerk of a shop. This is what you know and want:
@@ -151,7 +152,7 @@ class EndpointCustomer(Customer):
         """Say something to the customer, or ask her something, and read the answer."""
         if self.busy:  # Several questions in one turn would wait for each other and time out.
             raise ToolError("the customer is still answering another question; ask one in a turn")
-        dialogue = [*self.state["dialogue"], ("user", self.heard(message))]
+        dialogue = [*self.state["dialogue"], ("user", self.accept(message))]
         messages = [{"role": role, "content": text} for role, text in dialogue]
         self.busy, started = True, time.perf_counter()
         try:
@@ -208,14 +209,14 @@ class CustomerLine:
 
 
 CUSTOMERS: Backends[Script | CustomerLine] = Backends(
-    "customer",
-    "user=",
-    {"script": f"{__name__}:Script", "endpoint": f"{__name__}:CustomerLine"},
+    "customer", "user=", {"script": f"{__name__}:Script", "endpoint": f"{__name__}:CustomerLine"}
 )
 
 
-def who_plays(user: Where) -> tuple[str, dict[str, Any]]:
-    """Return the backend, `script` or `endpoint`, and its options. A mapping with a base_url means `endpoint`."""
+def customer_for(user: Where) -> Callable[[], Customer]:
+    """Return the factory of a customer. A mapping with a base_url means a served model."""
     if isinstance(user, Mapping) and "base_url" in user:
         user = {"backend": "endpoint", **user}
-    return CUSTOMERS.read(user)
+    backend, options = CUSTOMERS.read(user)
+    line = CUSTOMERS.shared(backend, **options)
+    return partial(EndpointCustomer, line) if isinstance(line, CustomerLine) else ScriptedCustomer

@@ -44,25 +44,28 @@ MAX_WORLDS = 1_000
 """Largest number of worlds that are tried for one task; usually a few are enough."""
 
 
-def said(wish: Wish) -> str:
+def words_of(wish: Wish) -> str:
     """Return a wish in the customer's words."""
     order = f"order {wish['order']}" if wish["says_number"] else "my order"
     return WORDS[wish["kind"]].format(order=order, item=wish["item"])
 
 
+def arguments_of(kind: str, order: int, item: str, detail: str, tier: str = "basic") -> dict[str, Any]:
+    """Return the arguments of the operation for a kind of wish. `tier` is the customer's."""
+    others: dict[str, dict[str, Any]] = {
+        "cancel_order": {},
+        "change_address": {"street": detail},
+        "exchange_item": {"old_item": item, "new_item": detail},
+        "return_item": {"item": item, "refund_to": detail},
+        "give_voucher": {"amount": VOUCHER[tier]},
+    }
+    return {"order": order, **others[kind]}
+
+
 def action_of(shop: ShopDatabase, wish: Wish) -> ShopAction:
     """Return the operation that a wish asks for, with its arguments."""
-    order, kind = wish["order"], wish["kind"]
-    if kind == "change_address":
-        return kind, {"order": order, "street": wish["detail"]}
-    if kind == "exchange_item":
-        return kind, {"order": order, "old_item": wish["item"], "new_item": wish["detail"]}
-    if kind == "return_item":
-        return kind, {"order": order, "item": wish["item"], "refund_to": wish["detail"]}
-    if kind == "give_voucher":
-        tier = shop.database["customers"][shop.order(order)["customer"]]["tier"]
-        return kind, {"order": order, "amount": VOUCHER[tier]}
-    return kind, {"order": order}
+    tier = shop.database["customers"][shop.order(wish["order"])["customer"]]["tier"]
+    return wish["kind"], arguments_of(wish["kind"], wish["order"], wish["item"], wish["detail"], tier)
 
 
 def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) -> list[ShopAction]:
@@ -87,7 +90,7 @@ def draw_task(rng: np.random.Generator, level: str) -> Task:
         owner = str(rng.choice(list(shop.database["customers"])))
         wishes = list[Wish]()
         for kind, allowed in choices:
-            wish = _fitting(shop, rng, owner, kind, None if stranger else allowed, level, [w["order"] for w in wishes])
+            wish = _fitting(shop, rng, owner, kind, None if stranger else allowed, level, *(w["order"] for w in wishes))
             wishes += [] if wish is None else [wish]
         if len(wishes) == count:
             return _made(shop, number, owner, stranger, wishes, level)
@@ -95,28 +98,22 @@ def draw_task(rng: np.random.Generator, level: str) -> Task:
 
 
 def _fitting(
-    shop: ShopDatabase,
-    rng: np.random.Generator,
-    owner: str,
-    kind: str,
-    allowed: bool | None,
-    level: str,
-    taken: list[int],
+    shop: ShopDatabase, rng: np.random.Generator, owner: str, kind: str, allowed: bool | None, level: str, *others: int
 ) -> Wish | None:
-    """Draw a wish that is allowed or forbidden as requested, for an order that is not taken; None if there is none."""
+    """Draw a wish that is allowed or forbidden as requested, not for the `others` orders; None if there is none."""
     orders = [int(key) for key, entry in shop.database["orders"].items() if entry["customer"] == owner]
     for order in rng.permutation(orders).tolist():
         wish = _wish(shop, rng, order, kind, level)
         permitted = forbids(shop, *action_of(shop, wish), [owner]) is None
         late = level == "small" and kind == "return_item" and shop.order(order)["state"] == "delivered"
-        if order in taken or allowed not in (None, permitted) or (late and not permitted):
+        if order in others or allowed not in (None, permitted) or (late and not permitted):
             continue  # The prompt of the small level does not mention late returns.
         knows = level == "small" or allowed is None or rng.random() >= _UNKNOWN_NUMBERS
         wish |= {"knows_number": bool(knows), "says_number": bool(level == "full" and knows and rng.random() < 0.5)}
         if level == "full" and allowed and rng.random() < _CHANGES_OF_MIND:
-            others = (_wish(shop, rng, order, str(other), level) for other in rng.permutation(LEVELS[level]))
+            changes = (_wish(shop, rng, order, str(other), level) for other in rng.permutation(LEVELS[level]))
             wish["instead"] = next(
-                ({**wish, **entry} for entry in others
+                ({**wish, **entry} for entry in changes
                  if entry["kind"] != kind and forbids(shop, *action_of(shop, entry), [owner]) is None), None
             )  # fmt: skip
         return wish
@@ -138,21 +135,13 @@ def _wish(shop: ShopDatabase, rng: np.random.Generator, order: int, kind: str, l
 
 
 def _made(shop: ShopDatabase, number: int, owner: str, stranger: bool, wishes: list[Wish], level: str) -> Task:
-    record = shop.database["customers"][owner]
-    postcode = (
-        f"{record['postcode'][:2]}{(int(record['postcode'][2:]) - 9) % 90 + 10}"  # A wrong postcode, for strangers.
-    )
-    data = {
-        "world": number,
-        "customer": {
-            "name": record["name"],
-            "email": record["email"],
-            "postcode": postcode if stranger else record["postcode"],
-        },
-        "wishes": wishes,
-        "actions": right_actions(number, wishes, [] if stranger else [owner]),
-    }
-    return Task(f"{'' if level == 'small' else 'Hello, '}I am {record['name']}. {said(wishes[0])}", data=data)
+    customer = {name: shop.database["customers"][owner][name] for name in ("name", "email", "postcode")}
+    if stranger:  # A wrong postcode.
+        letters, digits = customer["postcode"][:2], int(customer["postcode"][2:])
+        customer["postcode"] = f"{letters}{(digits - 9) % 90 + 10}"
+    actions = right_actions(number, wishes, [] if stranger else [owner])
+    data = {"world": number, "customer": customer, "wishes": wishes, "actions": actions}
+    return Task(f"{'' if level == 'small' else 'Hello, '}I am {customer['name']}. {words_of(wishes[0])}", data=data)
 
 
 def instruction_of(data: Mapping[str, Any]) -> str:
@@ -161,14 +150,12 @@ def instruction_of(data: Mapping[str, Any]) -> str:
         return str(data["instruction"])
     who = data["customer"]
     lines = [f"You are {who['name']}. Your e-mail is {who['email']} and your postcode is {who['postcode']}."]
-    for place, wish in enumerate(data["wishes"]):
+    for count, wish in enumerate(data["wishes"], 1):
         number = f"is {wish['order']}" if wish["knows_number"] else "is not known to you"
-        lines.append(f"Your wish {place + 1}: {said(wish)} The number of the order {number}.{_detail(wish)}")
+        lines.append(f"Your wish {count}: {words_of(wish)} The number of the order {number}.{_detail(wish)}")
         if other := wish.get("instead"):
-            lines.append(
-                f"When you are asked to confirm this, you change your mind and want this instead: {said(other)}"
-                f"{_detail(other)}"
-            )
+            change = "When you are asked to confirm this, you change your mind and want this instead"
+            lines.append(f"{change}: {words_of(other)}{_detail(other)}")
     return "\n".join(lines)
 
 
@@ -188,7 +175,7 @@ def require_wishes(task: Task) -> Task:
         raise ValueError(f"has no {named(lacking)}; expected the data of a task of this shop, or tau-bench's columns")
     right = [read for read in map(_action, data["actions"]) if read is not None]
     try:
-        words = [said(wish) + instruction_of(data) for wish in data["wishes"]]
+        words = [words_of(wish) + instruction_of(data) for wish in data["wishes"]]
         outcome(data["world"], right)
     except (ToolError, TypeError, AttributeError, KeyError, ValueError) as error:
         raise ValueError(f"cannot be played: {type(error).__name__}: {error}") from None

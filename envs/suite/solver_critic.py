@@ -21,8 +21,8 @@ from palaestra.envs.core.calls import clip
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.rewards.answer import final_answer
 from palaestra.envs.suite.calculator import Calculator
+from palaestra.envs.suite.demonstrations import call, replies_of
 from palaestra.episode import Message, Task
-from palaestra.formats import ParsedCall, hermes
 
 SOLVER, CRITIC = "solver_0", "critic_0"
 MAX_QUOTE = 1000
@@ -70,17 +70,17 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     """Play either seat by rule; the system text says which. With probability 1 - tool_rate, guess instead of a call."""
     prompts = [message["content"] for message in messages if message["role"] == "user"]
     since = max(at for at, message in enumerate(messages) if message["role"] == "user")
-    replies = [message["content"] for message in messages[since:] if message["role"] == "tool"]
+    replies = replies_of(messages[since:])
     product = re.search(r"\d+ \* \d+", prompts[0])
     if messages[0]["content"] != SolverCritic.system[CRITIC]:
         if len(prompts) > 1 and agrees(prompts[-1]):
             return next(str(m["content"]) for m in reversed(messages) if m["role"] == "assistant")
         if replies:
-            return str(replies[-1])
+            return replies[-1]
         if product is None or rng.random() >= tool_rate:
             return str(rng.integers(10_000))
     elif replies or product is None or rng.random() >= tool_rate:
         claim = final_answer(prompts[0].partition("\n")[2])
         fits = claim == replies[-1] if replies else rng.random() < 0.5
         return "Agree." if fits else "Disagree."
-    return hermes.render([ParsedCall("calculator", {"expression": product[0]})])
+    return call("calculator", expression=product[0])

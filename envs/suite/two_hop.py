@@ -11,16 +11,15 @@ Nothing can be memorised: the 64 names change their roles with every task. Promp
 reply holds one fact, so that a model of two layers can learn it.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv, load_tasks, tool
 from palaestra.envs.rewards.answer import MARK, final_answer
+from palaestra.envs.suite.demonstrations import call, pattern_of, question_of, replies_of
 from palaestra.episode import Attempt, Message
 from palaestra.errors import ToolError, UnknownTask, UsageError
-from palaestra.formats import ParsedCall, hermes
 
 NAMES = tuple(
     first + second
@@ -35,7 +34,6 @@ QUESTIONS = (
     "{person} was born in a city. What is its {relation}?",
 )
 """Two forms of the question, so that training covers every name although a fifth of the questions is held out."""
-_ASKED = [re.compile(re.escape(q).replace(r"\{", "(?P<").replace(r"\}", r">\w+)")) for q in QUESTIONS]
 
 
 class TwoHop(ToolEnv):
@@ -85,9 +83,8 @@ class TwoHop(ToolEnv):
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: two searches, then the second reply. With probability 1 - tool_rate, guess at once."""
-    replies = [message["content"] for message in messages if message["role"] == "tool"]
-    question = next(message["content"] for message in messages if message["role"] == "user")
-    match = next((match for pattern in _ASKED if (match := pattern.fullmatch(question))), None)
+    replies, question = replies_of(messages), question_of(messages)
+    match = next((match for q in QUESTIONS if (match := pattern_of(q, r"\w+").fullmatch(question))), None)
     if match is None:
         raise UnknownTask(question)
     lost = any(reply not in NAMES for reply in replies)
@@ -95,5 +92,4 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
         return f"{MARK} {NAMES[rng.integers(len(NAMES))]}"
     if len(replies) >= 2:
         return f"{MARK} {replies[-1]}"
-    query = f"{replies[0]} {match['relation']}" if replies else f"{match['person']} born"
-    return hermes.render([ParsedCall("search", {"query": query})])
+    return call("search", query=f"{replies[0]} {match['relation']}" if replies else f"{match['person']} born")

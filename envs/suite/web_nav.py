@@ -28,9 +28,9 @@ from palaestra.envs.data.problem_files import published
 from palaestra.envs.data.rows import Row, named, read_rows
 from palaestra.envs.rewards.answer import MARK, final_answer, reading
 from palaestra.envs.rewards.quotation import exact_match, token_f1
+from palaestra.envs.suite.demonstrations import Plan, call, follow, next_turn, number_of, question_of, replies_of
 from palaestra.envs.suite.two_hop import NAMES
 from palaestra.envs.suite.web_nav_world import AMOUNTS, DEPARTMENT, LISTED, LISTS, Institute
-from palaestra.envs.suite.web_walks import Walk, asked, follow, next_turn, number_of
 from palaestra.envs.tools.browser import WebBrowser, in_browser
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
@@ -180,7 +180,7 @@ def _walked(row: Row) -> tuple[str, Task]:
     return split_of(question), Task(prompt, answer, task_id, {"root_url": root, "info": cells.get("info")})
 
 
-def _walk(places: Sequence[FactLocation]) -> Walk:
+def _walk(places: Sequence[FactLocation]) -> Plan:
     """Follow the links that the question names, with "Next page" where an entry is missing, and return the value."""
     values = []
     for at, place in enumerate(places):
@@ -189,21 +189,19 @@ def _walk(places: Sequence[FactLocation]) -> Walk:
                 yield from follow(label)
         row = ""
         if place.entry:
-            row = yield "find", {"text": place.entry}
-            while f":link {place.entry}]" not in row:
+            while f":link {place.entry}]" not in (row := (yield call("find", text=place.entry))):
                 yield from follow("Next page")
-                row = yield "find", {"text": place.entry}
         if place.relation not in LISTED:
             if row:
-                yield "click", {"number": number_of(row, "link", place.entry)}
-            row = yield "find", {"text": place.relation}
+                yield call("click", number=number_of(row, "link", place.entry))
+            row = yield call("find", text=place.relation)
         values.append(row.rpartition(" | ")[2].strip())
-    return values[0] if len(values) == 1 else str(sum(map(int, values)))
+    return f"{MARK} {values[0] if len(values) == 1 else sum(map(int, values))}"
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: find the links that the question names, then the fact. With probability 1 - tool_rate, guess."""
-    question = asked(messages)
+    question = question_of(messages)
     match = next((match for pattern in _ASKED if (match := pattern.fullmatch(question))), None)
     if match is None:
         raise UnknownTask(question)
@@ -213,5 +211,5 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
         places = [
             FactLocation(cells[at], cells[at + 3], cells[at + 2], cells[at + 1]) for at in range(0, len(cells), 4)
         ]
-        turn = next_turn(_walk(places), messages, f"{MARK} ")
+        turn = next_turn(_walk(places), replies_of(messages))
     return turn or f"{MARK} {NAMES[rng.integers(len(NAMES))]}"

@@ -21,11 +21,11 @@ from palaestra.envs import RewardPart, Task, ToolEnv
 from palaestra.envs.browser.site import Site
 from palaestra.envs.core.backends import Where
 from palaestra.envs.data.rows import require_file
+from palaestra.envs.suite.demonstrations import Plan, call, follow, next_turn, number_of, question_of, replies_of
 from palaestra.envs.suite.two_hop import NAMES
 from palaestra.envs.suite.web_shop_files import holds_goals, read_catalogue, read_goals
 from palaestra.envs.suite.web_shop_goods import draw_catalogue, fit, money
 from palaestra.envs.suite.web_shop_site import ADDRESS, ShopSite
-from palaestra.envs.suite.web_walks import Walk, asked, follow, next_turn, number_of
 from palaestra.envs.tools.browser import WebBrowser, in_browser
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
@@ -137,52 +137,52 @@ _RESULT = re.compile(r"\[(\d+):link ([^\]]+)\] \| \$([\d.]+)")
 _LIST = re.compile(r"\[(\d+):select [^\]]*; options: ([^\]]*)\]")
 
 
-def _shopping(wanted: Mapping[str, str]) -> Walk:
+def _shopping(wish: Mapping[str, str]) -> Plan:
     """Search, open the results that are cheap enough, and buy the first that fits."""
-    attributes, options = wanted["attributes"].split(", "), wanted["options"].split(", ")
-    home = yield "find", {"text": "Search"}
-    yield "type", {"number": number_of(home, "field", "Search"), "text": f"{wanted['kind']} {' '.join(attributes)}"}
-    results = yield "click", {"number": number_of(home, "button", "Go")}
+    attributes, options = wish["attributes"].split(", "), wish["options"].split(", ")
+    home = yield call("find", text="Search")
+    query = f"{wish['kind']} {' '.join(attributes)}"
+    yield call("type", number=number_of(home, "field", "Search"), text=query)
+    results = yield call("click", number=number_of(home, "button", "Go"))
     while True:
         for number, title, price in _RESULT.findall(results):
-            if title.endswith(wanted["kind"]) and float(price) <= float(wanted["most"]):
-                page = yield "click", {"number": int(number)}
-                if set(attributes) <= set(re.findall(r"^- (.+)$", page, re.MULTILINE)):
-                    choices = [_choice(page, value) for value in options]
-                    if None not in choices:
-                        return (yield from _buy(page, [choice for choice in choices if choice], wanted))
-                yield "back", {}
+            if title.endswith(wish["kind"]) and float(price) <= float(wish["most"]):
+                page = yield call("click", number=int(number))
+                choices = [_choice(page, value) for value in options]
+                if set(attributes) <= set(re.findall(r"^- (.+)$", page, re.MULTILINE)) and None not in choices:
+                    return (yield from _buy(page, [choice for choice in choices if choice], wish))
+                yield call("back")
         results = yield from follow("Next page")
 
 
-def _choice(page: str, value: str) -> tuple[str, Mapping[str, object]] | None:
+def _choice(page: str, value: str) -> str | None:
     """Return the call that chooses an option on a product's page; None if the page does not offer it."""
     if f":radio {value} (" in page:
-        return "click", {"number": number_of(page, "radio", value)}
-    for number, offered in _LIST.findall(page):
-        if value in offered.split(" | "):
-            return "select", {"number": int(number), "option": value}
+        return call("click", number=number_of(page, "radio", value))
+    for number, values in _LIST.findall(page):
+        if value in values.split(" | "):
+            return call("select", number=int(number), option=value)
     return None
 
 
-def _buy(page: str, choices: Sequence[tuple[str, Mapping[str, object]]], wanted: Mapping[str, str]) -> Walk:
+def _buy(page: str, choices: Sequence[str], wish: Mapping[str, str]) -> Plan:
     """Choose the options of the product, add it to the cart and place the order."""
-    for name, arguments in choices:
-        yield name, arguments
-    yield "type", {"number": number_of(page, "field", "Quantity"), "text": wanted["quantity"]}
-    yield "click", {"number": number_of(page, "button", "Add to cart")}
+    for choice in choices:  # noqa: UP028  (`yield from` would send the replies to the list.)
+        yield choice
+    yield call("type", number=number_of(page, "field", "Quantity"), text=wish["quantity"])
+    yield call("click", number=number_of(page, "button", "Add to cart"))
     form = yield from follow("Checkout")
     for name in ADDRESS:
-        yield "type", {"number": number_of(form, "field", name.capitalize()), "text": wanted[name]}
-    yield "click", {"number": number_of(form, "button", "Place order")}
+        yield call("type", number=number_of(form, "field", name.capitalize()), text=wish[name])
+    yield call("click", number=number_of(form, "button", "Place order"))
     return "Done."
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: search, choose, order. With probability 1 - tool_rate, say that it is done."""
-    prompt = asked(messages)
+    prompt, replies = question_of(messages), replies_of(messages)
     match = _ASKED.fullmatch(prompt)
     if match is None:
         raise UnknownTask(prompt)
-    goes_on = messages[-1]["role"] == "tool" or rng.random() < tool_rate
-    return (next_turn(_shopping(match.groupdict()), messages) if goes_on else None) or "Done."
+    plays = messages[-1]["role"] == "tool" or rng.random() < tool_rate
+    return (next_turn(_shopping(match.groupdict()), replies) if plays else None) or "Done."

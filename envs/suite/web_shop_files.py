@@ -79,11 +79,11 @@ def _are_choices(values: object) -> bool:
     return isinstance(entries, list) and all(isinstance(entry, Mapping) and "value" in entry for entry in entries)
 
 
-def _texts(found: object) -> tuple[str, ...]:
+def _texts(cell: object) -> tuple[str, ...]:
     """Return the texts of a list, of the values of an object, or of a single text."""
-    values = [found] if isinstance(found, str) else list(found.values()) if isinstance(found, Mapping) else found
+    values = [cell] if isinstance(cell, str) else list(cell.values()) if isinstance(cell, Mapping) else cell
     if not isinstance(values, Sequence) or not all(isinstance(text, str) for text in values):
-        raise ValueError(f"has {describe(found)}; expected a list of texts")
+        raise ValueError(f"has {describe(cell)}; expected a list of texts")
     return tuple(text.strip() for text in values)
 
 

@@ -118,9 +118,9 @@ def fit(line: Mapping[str, Any], goal: Mapping[str, Any]) -> float:
     return type_fit(line, goal) * (attributes + options + cheap) / count
 
 
-def _holds(texts: Iterable[str], wanted: str) -> bool:
-    """Return whether one of the texts has exactly the words of `wanted`."""
-    return any(words(text) == words(wanted) for text in texts)
+def _holds(texts: Iterable[str], term: str) -> bool:
+    """Return whether one of the texts has exactly the words of a term."""
+    return any(words(text) == words(term) for text in texts)
 
 
 def type_fit(line: Mapping[str, Any], goal: Mapping[str, Any]) -> float:

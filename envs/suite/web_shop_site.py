@@ -95,36 +95,35 @@ class ShopSite:
         )
         return f"<h2>Departments</h2><ul>{''.join(links)}</ul>"
 
-    def _results(self, asked: Mapping[str, str]) -> SiteResponse:
-        query, kind, max_price = asked.get("q", ""), asked.get("kind", ""), _cents(asked.get("most", ""))
+    def _results(self, fields: Mapping[str, str]) -> SiteResponse:
+        query, kind, max_price = fields.get("q", ""), fields.get("kind", ""), _cents(fields.get("most", ""))
         products = [
-            one
-            for one in self.catalogue.search(query)
-            if kind in ("", one.query) and (max_price is None or one.price <= max_price)
+            product
+            for product in self.catalogue.search(query)
+            if kind in ("", product.query) and (max_price is None or product.price <= max_price)
         ]
-        page = _count(asked.get("page", "1")) or 1
+        page = _count(fields.get("page", "1")) or 1
         rows = "".join(
-            f"<tr><td><a href='/product/{quote(one.key)}'>{escape(one.title)}</a></td><td>{money(one.price)}</td></tr>"
-            for one in products[SHOWN * (page - 1) : SHOWN * page]
+            f"<tr><td><a href='/product/{quote(product.key)}'>{escape(product.title)}</a></td>"
+            f"<td>{money(product.price)}</td></tr>"
+            for product in products[SHOWN * (page - 1) : SHOWN * page]
         )
         more = ""
         if len(products) > SHOWN * page:
-            there = urlencode(
-                {**{name: asked[name] for name in ("q", "kind", "most") if name in asked}, "page": page + 1}
-            )
-            more = f"<p><a href='/search?{escape(there)}'>Next page</a></p>"
+            filters = {name: fields[name] for name in ("q", "kind", "most") if name in fields}
+            more = f"<p><a href='/search?{escape(urlencode({**filters, 'page': page + 1}))}'>Next page</a></p>"
         table = f"<table><tr><th>product</th><th>price</th></tr>{rows}</table>" if rows else "<p>Nothing was found.</p>"
         kinds = "".join(
-            f"<option value='{escape(one)}'{' selected' if one == kind else ''}>{escape(one)}</option>"
-            for one in self.catalogue.kinds[:30]
+            f"<option value='{escape(name)}'{' selected' if name == kind else ''}>{escape(name)}</option>"
+            for name in self.catalogue.kinds[:30]
         )
-        filters = (
+        form = (
             f"<form action='/search'><input type='hidden' name='q' value='{escape(query)}'>"
             f"<p><label>Department <select name='kind'><option value=''>all</option>{kinds}</select></label></p>"
-            f"<p><label>Highest price <input name='most' value='{escape(asked.get('most', ''))}'></label></p>"
+            f"<p><label>Highest price <input name='most' value='{escape(fields.get('most', ''))}'></label></p>"
             "<button>Filter</button></form>"
         )
-        return _page(f"Results for {query}" if query else kind or "All products", f"{filters}{table}{more}")
+        return _page(f"Results for {query}" if query else kind or "All products", f"{form}{table}{more}")
 
     def _product(self, product: Product) -> SiteResponse:
         bullets = "".join(f"<li>{escape(bullet)}</li>" for bullet in product.bullets)

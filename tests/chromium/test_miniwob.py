@@ -9,8 +9,7 @@ from miniwob_oracles import ORACLES, Seen
 from palaestra.envs import TextEnv
 from palaestra.envs.browser.site import SiteRequest
 from palaestra.envs.checks.check import check
-from palaestra.envs.suite.miniwob import MiniWoB, TaskSite
-from palaestra.envs.suite.miniwob_tasks import TEXT_SOLVABLE, tasks
+from palaestra.envs.suite.miniwob import TEXT_SOLVABLE, MiniWoB, TaskSite, tasks
 from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
 

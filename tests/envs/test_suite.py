@@ -17,6 +17,7 @@ from palaestra.envs.core.tasks import split_of
 from palaestra.envs.rewards.answer import final_answer
 from palaestra.envs.suite import arithmetic, two_hop
 from palaestra.envs.suite.calculator import safe_eval
+from palaestra.envs.suite.demonstrations import solution_of
 from palaestra.envs.tools.sandboxed import SandboxedToolkit
 
 QUICK = ("palaestra/Arithmetic-v0", "palaestra/Calculator-v0", "palaestra/TwoHop-v0")
@@ -100,7 +101,7 @@ def test_arithmetic_demonstrations_are_right_for_every_template():
     seen = set()
     for index in range(300):
         task = env.tasks[index]
-        expression = arithmetic._expression(task.prompt)
+        expression = solution_of(task.prompt, arithmetic.TEMPLATES)
         assert str(eval(expression)) == task.answer
         seen.add(re.sub(r"\d+", "", task.prompt))
     assert len(seen) == len(arithmetic.TEMPLATES) == 8

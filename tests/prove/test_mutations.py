@@ -213,8 +213,8 @@ MUTATIONS = {
     ),
     "BLEU counts that are not clipped": Mutation(
         "envs/rewards/bleu.py",
-        "sum((_grams(said, length) & _grams(wanted, length)).values())",
-        "sum(n for gram, n in _grams(said, length).items() if gram in _grams(wanted, length))",
+        "sum((_grams(answer, length) & _grams(expected, length)).values())",
+        "sum(n for gram, n in _grams(answer, length).items() if gram in _grams(expected, length))",
         "envs/rewards/test_bleu.py::test_f40_what_is_said_again_matches_no_oftener_than_the_reference_has_it",
     ),
     "a posterior that never fades": Mutation(

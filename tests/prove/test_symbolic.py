@@ -44,7 +44,7 @@ would take hours.
 def ample(monkeypatch):
     """Comparisons that are quick by their text have the time that such a machine takes."""
     monkeypatch.setattr(symbolic._light, "seconds", MOST_SECONDS)
-    symbolic._light._kept.clear()
+    symbolic._light._cache.clear()
 
 
 @pytest.mark.usefixtures("ample")
@@ -53,7 +53,7 @@ def test_a_hostile_expression_ends_in_time_and_the_next_comparison_is_served(ans
     begun = time.monotonic()
     assert asyncio.run(same(answer, r"\sqrt{7}+x")) is False
     assert time.monotonic() - begun < MOST_SECONDS
-    symbolic._others._kept.clear()
+    symbolic._others._cache.clear()
     assert asyncio.run(same(r"2\sqrt{2}", r"\sqrt{8}"))
 
 

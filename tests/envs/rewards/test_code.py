@@ -222,7 +222,7 @@ def test_a_reference_solution_in_a_set_up_is_not_handed_to_the_program(where):
     check = "def check(candidate):\n    assert candidate(6) == known(6)"
     whole = {"test": check, "entry_point": "f", "context": ANSWERS}
     assert not grade(TAKEN, read_tests(whole)).all_passed
-    shown = read_tests(whole, shown=ANSWERS)
+    shown = read_tests(whole, prompt=ANSWERS)
     assert grade("def f(x):\n    return known(x)", shown).all_passed, "the agent was shown it"
 
 

@@ -155,7 +155,7 @@ def test_a_class_of_a_set_up_that_holds_the_answer_or_needs_what_the_program_lac
 def test_functions_of_a_set_up_stay_with_the_tests_unless_the_agent_was_shown_them():
     setup = "import math\ndef near(a, b):\n    return abs(a - b) < 1"
     for shown, handed in (("", False), (f"Use:\n{setup}", True)):
-        tests = read_tests({"test_setup_code": setup, "test_list": ["assert near(f(1), 1)"]}, shown=shown)
+        tests = read_tests({"test_setup_code": setup, "test_list": ["assert near(f(1), 1)"]}, prompt=shown)
         assert ("def near" in tests.context, "def near" in tests.code) == (handed, not handed)
         assert (tests.function, "import math" in tests.context) == ("f", True)
 
@@ -170,7 +170,7 @@ def test_functions_of_a_set_up_stay_with_the_tests_unless_the_agent_was_shown_th
     ({"input_output": '{"inputs": ["1"], "outputs": ["1"]}'}, ""),
 ])  # fmt: skip
 def test_what_to_define_is_told_without_a_test(tests, asked):
-    assert read_tests(tests).asked() == asked
+    assert read_tests(tests).request() == asked
 
 
 PRIME = [{"type": "stdin_stdout", "input": given, "output": out} for given, out in (("1\n", "2\n"), ("", "3"))]

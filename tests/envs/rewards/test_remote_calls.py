@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.envs.rewards.code_checker import FORGED, listed, replied
+from palaestra.envs.rewards.code_checker import FORGED, as_json, replied
 from palaestra.envs.rewards.remote_calls import SentIterator, Unknown, packed, unpacked
 
 leaves = (
@@ -192,7 +192,7 @@ def test_what_nobody_packed_costs_no_more_than_its_text_and_raises_what_is_known
     tracemalloc.start()
     begun = time.thread_time()
     for value in (forged, [forged], {"k": forged}):
-        for read in (unpacked, listed):
+        for read in (unpacked, as_json):
             with suppress(FORGED):
                 read(value)
         assert isinstance(replied(json.dumps({"value": value})), str)
@@ -202,6 +202,6 @@ def test_what_nobody_packed_costs_no_more_than_its_text_and_raises_what_is_known
 
 
 def test_exact_numbers_are_numbers_to_tests_in_json_and_arrays_and_iterators_are_nothing():
-    assert listed(packed([Fraction(4, 2), Decimal("0.5"), (1,)])) == [2, 0.5, [1]]
+    assert as_json(packed([Fraction(4, 2), Decimal("0.5"), (1,)])) == [2, 0.5, [1]]
     for value in (np.array([1]), iter([1]), range(1), deque([1]), {1}):
-        assert listed(packed(value)) != [1]
+        assert as_json(packed(value)) != [1]

@@ -10,7 +10,7 @@ from bare_sandbox import BareSandbox
 from palaestra.envs.rewards import symbolic
 from palaestra.envs.sandboxes.opening import SANDBOXES
 
-sys.path.append(str(Path(__file__).parents[2] / "agents"))  # fake_server
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "agents")]  # demonstrated, fake_server
 
 
 @pytest.fixture(autouse=True)

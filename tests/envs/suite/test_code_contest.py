@@ -65,8 +65,8 @@ def test_hidden_tests_are_not_in_the_prompt_and_differ_from_one_another():
         task = program_problems.contest_task(rng)
         cases = read_tests(task.data).cases
         assert len(cases) == program_problems.HIDDEN_CASES
-        assert len({str(case.given) for case in cases}) == len(cases)
-        assert not any(str(case.given).strip("[]") in task.prompt for case in cases if len(str(case.given)) > 8)
+        assert len({str(case.input) for case in cases}) == len(cases)
+        assert not any(str(case.input).strip("[]") in task.prompt for case in cases if len(str(case.input)) > 8)
 
 
 def passes(tests, constant):

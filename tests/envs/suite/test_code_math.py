@@ -8,8 +8,9 @@ import pytest
 from checked import success
 
 import palaestra
-from palaestra.envs.suite import code_math, math_problems
+from palaestra.envs.suite import code_math
 from palaestra.errors import TaskFileError, UsageError
+from palaestra.formats import hermes
 
 ID = "palaestra/CodeMath-v0"
 
@@ -20,12 +21,13 @@ def played(action, tasks=None, index=0, **options):
     return env.step(action)[1]
 
 
-@pytest.mark.parametrize("family", math_problems.FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", code_math.FAMILIES, ids=lambda family: family.name)
 def test_the_program_of_a_family_prints_its_answer_and_no_answer_is_common(family, capsys):
     rng = np.random.default_rng(0)
     tasks = [family.task(rng) for _ in range(50)]
     for task in tasks[:5]:
-        exec(math_problems.program_for(task.prompt), {})
+        turn = code_math.demonstrate([{"role": "user", "content": task.prompt}], rng)
+        exec(hermes.parse(turn, ()).calls[0].arguments["code"], {})
         assert capsys.readouterr().out.strip() == task.answer
     answers = [task.answer for task in tasks]
     assert max(map(answers.count, answers)) <= 10

@@ -3,15 +3,15 @@
 import json
 import time
 
-import numpy as np
 import pytest
+from demonstrated import play
 from fake_server import replying, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.envs import TextEnv
 from palaestra.envs.suite.long_qa import LongQA, demonstrate
-from palaestra.envs.suite.long_qa_world import KINDS, asked_in, claims, draw_service, message_of, told
+from palaestra.envs.suite.long_qa_world import KINDS, claims, draw_service, message_of, questions_in, sentences_of
 from palaestra.errors import TaskFileError, UsageError
 
 ENV = TextEnv(LongQA("eval", size=60))
@@ -31,17 +31,11 @@ def facts(task=0):
 
 
 def test_the_demonstrator_finds_every_answer_with_a_search_a_question():
-    rng = np.random.default_rng(0)
     for task in range(20):
-        messages = list(ENV.reset(seed=0, options={"task": task})[1]["messages"])
-        done = False
-        while not done:
-            action = demonstrate(messages, rng)
-            _, _, done, _, info = ENV.step(action)
-            messages += [{"role": "assistant", "content": action}, *info["messages"]]
+        info = play(ENV, demonstrate, task=task)
         assert info["parts"] == {"success": 1.0, "quality": 1.0}
         assert len(info["attempt"].calls) == len(facts(task)) in (2, 3, 4)
-        assert [(kind.name, product) for kind, product in asked_in(message_of(facts(task)))] == [
+        assert [(kind.name, product) for kind, product in questions_in(message_of(facts(task)))] == [
             one[:2] for one in facts(task)
         ]
 
@@ -53,7 +47,7 @@ def test_f41_one_contradiction_is_fatal_though_all_else_is_right_and_fluent(task
     known = next(one for one in KINDS if one.name == kind)
     others = known.words or [f"{number} {known.unit}s" for number in range(2, 400)]
     wrong = next(one for one in [*others[seed % len(others) :], *others] if one != value)
-    said_wrong = told([(kind, product, wrong) if one[0] == kind else one for one in facts(task)])
+    said_wrong = sentences_of([(kind, product, wrong) if one[0] == kind else one for one in facts(task)])
     fluent = f"Dear customer, {said_wrong} I am glad to help!"
     assert answered(fluent, task) == {"success": 0.0, "quality": 0.0}
     assert answered(f"{ENV.tasks[task].answer} Or is it {wrong}?", task)["quality"] == 0.0
@@ -63,7 +57,7 @@ def test_f41_one_contradiction_is_fatal_though_all_else_is_right_and_fluent(task
 @given(ANY, PADDING, PADDING)
 def test_f41_padding_gains_nothing(task, before, after):
     right = ENV.tasks[task].answer
-    for answer in (right, told(facts(task)[:1])):
+    for answer in (right, sentences_of(facts(task)[:1])):
         padded = answered(" ".join([*before, answer, *after]), task)
         assert padded["quality"] <= answered(answer, task)["quality"]
     assert answered(f"{right} " + "and so on " * 100, task)["quality"] < 0.2
@@ -71,14 +65,14 @@ def test_f41_padding_gains_nothing(task, before, after):
 
 def test_what_is_left_out_or_added_costs_its_share():
     task = next(task for task in range(40) if len(facts(task)) == 4)
-    assert [answered(told(facts(task)[:count]) or "Hello!", task)["quality"] for count in range(5)] == pytest.approx(
-        [0.0, 0.25, 0.5, 0.75, 1.0]
-    )
+    assert [
+        answered(sentences_of(facts(task)[:count]) or "Hello!", task)["quality"] for count in range(5)
+    ] == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
     product = facts(task)[0][1]
     free = [kind for kind in KINDS if kind.name not in {one[0] for one in facts(task)}]
     known = draw_service(60, 0).facts[product]
     right = ENV.tasks[task].answer
-    assert answered(f"{right} {told([(free[0].name, product, known[free[0].name])])}", task)["success"] == 1.0
+    assert answered(f"{right} {sentences_of([(free[0].name, product, known[free[0].name])])}", task)["success"] == 1.0
     unknown = [f"{9999} {kind.unit}s" for kind in free if kind.unit]
     assert answered(f"{right} {unknown[0]}", task) == {"success": 0.0, "quality": pytest.approx(0.5)}
     if len(unknown) > 1:

@@ -3,11 +3,12 @@
 import base64
 import json
 import re
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import worlds
+from demonstrated import play
 from fake_server import FakeServer, Reply
 
 from palaestra.envs import TextEnv
@@ -23,21 +24,13 @@ from palaestra.errors import TaskFileError, UsageError
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
-def played(env, index, rng, tool_rate=1.0):
-    """Success of the demonstrator, and the names of its calls."""
-    messages = list(env.reset(seed=0, options={"task": index})[1]["messages"])
-    while True:
-        action = demonstrate(messages, rng, tool_rate)
-        _, reward, terminated, truncated, info = env.step(action)
-        messages += [{"role": "assistant", "content": action}, *info["messages"]]
-        if terminated or truncated:
-            return reward, [call.name for call in info["attempt"].calls]
-
-
 def test_search_and_the_file_lead_to_every_answer_and_guessing_does_not():
-    env, rng = TextEnv(Research("eval")), np.random.default_rng(0)
-    assert [played(env, index, rng) for index in range(6)] == [(1.0, ["search", "python"])] * 6
-    assert sum(played(env, index, rng, tool_rate=0.0)[0] for index in range(60)) <= 1
+    env, guess = TextEnv(Research("eval")), partial(demonstrate, tool_rate=0.0)
+    for index in range(6):
+        info = play(env, demonstrate, task=index)
+        assert [call.name for call in info["attempt"].calls] == ["search", "python"]
+        assert info["parts"]["success"] == 1.0
+    assert sum(play(env, guess, task=index)["parts"]["success"] for index in range(60)) <= 1
     asked = " ".join(env.tasks[index].prompt for index in range(60))
     assert all(family.question.partition("{")[0] in asked for family in FAMILIES)
 

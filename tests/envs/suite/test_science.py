@@ -11,6 +11,7 @@ import worlds
 
 from palaestra.envs import TextEnv
 from palaestra.envs.data.science_files import GPQA
+from palaestra.envs.suite.demonstrations import filled, pattern_of
 from palaestra.envs.suite.science import PROMPTS, Science, lettered
 from palaestra.envs.suite.science_families import FAMILIES, LEAST_APART, OPTIONS
 from palaestra.episode import Attempt, Task
@@ -31,16 +32,16 @@ def test_a_familys_questions_lead_to_their_right_option_whose_size_says_nothing(
     seen, ranks = set(), Counter()
     for at in range(120):
         question, options = family.draw(rng)
-        shown = [float(option.split()[0]) for option in options]
-        ranks[sorted(shown).index(shown[0])] += 1
+        values = [float(option.split()[0]) for option in options]
+        ranks[sorted(values).index(values[0])] += 1
         if at >= 60:
             continue
         seen.add(question)
-        expressions = [found for one in FAMILIES if (found := one.expression(question))]
-        assert len(expressions) == 1, question
-        assert shown[0] == pytest.approx(eval(expressions[0], vars(math).copy()), rel=0.01)
+        patterns = [(family, pattern_of(family.question, r"[\d.]+").fullmatch(question)) for family in FAMILIES]
+        ((family, fields),) = [(family, match.groupdict()) for family, match in patterns if match]
+        assert values[0] == pytest.approx(eval(filled(family.right, fields), vars(math).copy()), rel=0.01)
         assert len(set(options)) == OPTIONS
-        assert all(abs(one - shown[0]) > LEAST_APART / 2 * shown[0] for one in shown[1:])
+        assert all(abs(value - values[0]) > LEAST_APART / 2 * values[0] for value in values[1:])
     assert len(seen) > 30
     assert max(ranks.values()) < 55  # About 30 each; as many as 55 once in a million.
 

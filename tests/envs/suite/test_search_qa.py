@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import worlds
+from demonstrated import play
 
 from palaestra.envs import TextEnv
 from palaestra.envs.suite.search_qa import SearchQA, demonstrate, index_of
@@ -18,25 +20,17 @@ from palaestra.errors import TaskFileError, UsageError
 SMALL = {"size": 300}
 
 
-def played(env, index, rng, tool_rate=1.0):
-    """Success of the demonstrator, and the number of calls."""
-    messages = list(env.reset(seed=0, options={"task": index})[1]["messages"])
-    while True:
-        action = demonstrate(messages, rng, tool_rate)
-        _, reward, terminated, truncated, info = env.step(action)
-        messages += [{"role": "assistant", "content": action}, *info["messages"]]
-        if terminated or truncated:
-            return reward, len(info["attempt"].calls)
-
-
 @pytest.mark.parametrize("world", ["full", "plain"])
 def test_searching_finds_every_answer_and_guessing_does_not(world):
-    env, rng = TextEnv(SearchQA("eval", world=world, hops=4, **SMALL)), np.random.default_rng(0)
-    found = [played(env, index, rng) for index in range(40)]
-    assert [reward for reward, _ in found] == [1.0] * 40
-    assert [calls for _, calls in found] == [env.tasks[index].data["hops"] for index in range(40)]
-    guessed = [played(env, index, rng, tool_rate=0.0)[0] for index in range(100)]
-    assert sum(guessed) / 100 <= env.author.chance + 0.08
+    env, guess = TextEnv(SearchQA("eval", world=world, hops=4, **SMALL)), partial(demonstrate, tool_rate=0.0)
+    for index in range(40):
+        info = play(env, demonstrate, task=index)
+        assert info["parts"]["success"] == 1.0
+        assert len(info["attempt"].calls) == env.tasks[index].data["hops"]
+    assert (
+        sum(play(env, guess, index, task=index)["parts"]["success"] for index in range(100)) / 100
+        <= env.author.chance + 0.08
+    )
     assert {env.tasks[index].data["kind"] for index in range(40)} == set(KINDS)
 
 
@@ -62,7 +56,7 @@ def test_passages_quote_errors_and_the_truth_stands_elsewhere():
         known = next(one for one in RELATIONS if one.name == relation)
         assert wrong in error
         lookup = Lookup(known.sentence, known.query)
-        assert lookup.found(name, f"{error} {truth}") == things[name].facts[relation].name != wrong
+        assert lookup.value_in(name, f"{error} {truth}") == things[name].facts[relation].name != wrong
 
 
 def test_a_problem_is_asked_in_one_form_and_stands_in_one_split():
