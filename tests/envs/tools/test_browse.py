@@ -88,7 +88,7 @@ def test_without_a_model_the_window_with_the_words_of_the_question_is_shown_in_p
     assert browse(kit).startswith("Ships\nhttp://ships.test/\n")
     again = Window()
     again.restore(kit.snapshot())
-    assert again.spent.calls == 1
+    assert again.usage.calls == 1
 
 
 @pytest.mark.parametrize(

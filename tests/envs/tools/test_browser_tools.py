@@ -217,7 +217,7 @@ def test_a_call_waits_for_those_before_it_no_longer_than_its_time():
     first, second = asyncio.run(go())
     assert "line" in first
     assert isinstance(second, ToolError)
-    assert kit.spent.calls == 1
+    assert kit.usage.calls == 1
 
 
 def test_a_backend_that_is_none_is_refused_when_the_environment_is_made():
