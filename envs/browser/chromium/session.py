@@ -13,6 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.envs.browser.browser import Page
 from palaestra.envs.browser.chromium.engine import ChromiumProcesses, Running
+from palaestra.envs.browser.chromium.input import click, type_text
 from palaestra.envs.browser.chromium.isolation import check_scheme, context_options
 from palaestra.envs.browser.chromium.serving import serve
 from palaestra.envs.browser.chromium.tab import Tab, script
@@ -76,7 +77,7 @@ class ChromiumSession:
 
     async def click(self, number: int, seconds: float = 30.0) -> Page:
         """Follow a link, press a button, tick a box."""
-        return await self._action(lambda tab: tab.click(number), seconds)
+        return await self._action(lambda tab: click(tab, number), seconds)
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
         """Put a text into a field, and replace its content."""
@@ -84,7 +85,7 @@ class ChromiumSession:
         async def work(tab: Tab) -> None:
             done = await tab.act("fill", number, text)
             if text and not done.get("done"):
-                await tab.write(text)
+                await type_text(tab, text)
 
         return await self._action(work, seconds)
 
@@ -177,12 +178,12 @@ class ChromiumSession:
                     await work(tab)
                 page = await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
                 for failure in lost:  # The proxy has answered instead of this host.
-                    if failure.named or failure.place == place_of(page.url):
-                        raise failure.told(f"{page.url[:200]} could not be opened: {failure}")
+                    if failure.is_service or failure.place == place_of(page.url):
+                        raise failure.blame(f"{page.url[:200]} could not be opened: {failure}")
                 return page
             except ToolError as error:
                 if lost and not isinstance(error, Unreached):
-                    raise lost[-1].told(f"{error}: {lost[-1]}") from None
+                    raise lost[-1].blame(f"{error}: {lost[-1]}") from None
                 if self._way.counts.refused > refused:
                     raise ToolError(f"{error}: {self._way.refusals[-1]}") from None
                 raise

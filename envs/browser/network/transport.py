@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.envs.browser.network.addresses import AddressLookup, AddressRefused, Unreached, system_lookup
-from palaestra.envs.browser.network.allow import AllowList, shown
+from palaestra.envs.browser.network.allow import AllowList, authority
 from palaestra.errors import MissingExtra, ToolError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def first_connected(
         raise
     except Exception as error:
         reason = str(error)[:_MAX_REASON] or f"no answer within {seconds:g} s"
-        message = f"{shown(host, port)} was not reached: {reason}"
+        message = f"{authority(host, port)} was not reached: {reason}"
         if seconds < FIRST_SECONDS and time.monotonic() - start >= seconds:
             raise ToolError(message) from error  # The last moments of the agent's budget prove nothing about a service.
         place = (host.lower(), port)

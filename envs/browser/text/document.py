@@ -51,7 +51,7 @@ class ParsedPage:
 
 def document_of(text: str) -> ParsedPage:
     """Return a page from its HTML."""
-    return _kept(text) if len(text) <= CACHED_CHARS else _parsed(text)
+    return _cached(text) if len(text) <= CACHED_CHARS else _parsed(text)
 
 
 def plain_document(text: str) -> ParsedPage:
@@ -77,7 +77,7 @@ def _parsed(text: str) -> ParsedPage:
     return _read(_RAW.sub("", without_marks(written)), {}, note)
 
 
-_kept = lru_cache(maxsize=CACHED_PAGES)(_parsed)
+_cached = lru_cache(maxsize=CACHED_PAGES)(_parsed)
 
 
 def _read(source: str, values: Mapping[int, FieldValue], note: str) -> ParsedPage:
