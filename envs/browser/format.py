@@ -56,9 +56,9 @@ def squeezed(text: str) -> str:
     return text if len(text) <= NAME else f"{text[: NAME - 3]}..."
 
 
-def bracket(number: int, kind: str, name: str, rest: str = "") -> str:
+def bracket(number: int, kind: str, name: str, state: str = "") -> str:
     """Return an element with its number, in the marks that `finished` replaces."""
-    return f"{OPEN}{number}:{kind} {name}{rest}{CLOSE}" if name else f"{OPEN}{number}:{kind}{rest}{CLOSE}"
+    return f"{OPEN}{number}:{kind} {name}{state}{CLOSE}" if name else f"{OPEN}{number}:{kind}{state}{CLOSE}"
 
 
 def chosen(values: Sequence[str], options: Sequence[str]) -> str:

@@ -14,8 +14,8 @@ from palaestra.envs.search.embedded import EmbeddedIndex
 from palaestra.envs.search.index import Document, Hit, Index
 
 _CONSTANT = 60
-_LEAST_DEPTH = 50
-"""Hits of either engine that are fused."""
+_MIN_DEPTH = 50
+"""Hits of each index that are fused, or `k` if that is more."""
 
 
 class HybridIndex:
@@ -26,17 +26,17 @@ class HybridIndex:
 
     def __init__(self, path: str | Path, *, model: str = "", device: str = "cpu", probes: int = 32) -> None:
         """The options are those of a `DenseIndex`."""
-        self._begin(EmbeddedIndex(path), DenseIndex(path, model=model, device=device, probes=probes))
+        self.indexes: tuple[Index, ...] = (
+            EmbeddedIndex(path),
+            DenseIndex(path, model=model, device=device, probes=probes),
+        )
 
     @classmethod
     def of(cls, *indexes: Index) -> "HybridIndex":
         """Return a hybrid of indexes over the same documents. Documents are read from the first."""
         hybrid = cls.__new__(cls)
-        hybrid._begin(*indexes)
+        hybrid.indexes = indexes
         return hybrid
-
-    def _begin(self, *indexes: Index) -> None:
-        self.indexes = indexes
 
     @property
     def version(self) -> str:
@@ -49,23 +49,23 @@ class HybridIndex:
             getattr(index, "check", lambda: None)()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The best hits of each query."""
-        depth = max(k, _LEAST_DEPTH)
+        """Return the best hits of each query."""
+        depth = max(k, _MIN_DEPTH)
         answers = await asyncio.gather(*(index.search_many(queries, depth) for index in self.indexes))
         return [fused(lists, k) for lists in zip(*answers, strict=True)]
 
     async def get(self, id: str) -> Document:
-        """A document by its id."""
+        """Return a document by its id."""
         return await self.indexes[0].get(id)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all indexes."""
         for index in self.indexes:
             index.close()
 
 
 def fused(lists: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """The best of several ranked lists; of two with equal scores the one that came first."""
+    """Return the best of several ranked lists; of two with equal scores the one that came first."""
     scores: dict[str, float] = {}
     hits: dict[str, Hit] = {}
     for ranked in lists:

@@ -192,10 +192,10 @@ def _listed(server: McpServer) -> Mapping[str, Any]:
         session.close()
 
 
-def _tool(server: McpServer, listed: Any, prefix: str, attribute: str, seconds: float) -> Tool:
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", prefix + listed.name)[:64]
-    parameters = {"type": "object", "properties": {}} | dict(listed.input_schema)
-    about = {"name": name, "description": listed.description or "", "parameters": parameters}
+def _tool(server: McpServer, entry: Any, prefix: str, attribute: str, seconds: float) -> Tool:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", prefix + entry.name)[:64]
+    parameters = {"type": "object", "properties": {}} | dict(entry.input_schema)
+    about = {"name": name, "description": entry.description or "", "parameters": parameters}
     return Tool(
         name=name,
         attribute=attribute,

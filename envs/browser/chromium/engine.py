@@ -26,17 +26,17 @@ PROFILES = "playwright_chromiumdev_profile-*"
 """Playwright's folders in the temporary folder; its driver removes each with its browser."""
 
 
-def find_chromium(named: str | None = None) -> str:
+def find_chromium(executable: str | None = None) -> str:
     """Return the path of a Chromium: the given one, that of CHROMIUM, one on the path, or Playwright's own."""
     try:
         import playwright  # noqa: F401
     except ImportError as error:
         raise MissingExtra("playwright", "chromium", "the chromium browser") from error
-    named = named or os.environ.get("CHROMIUM", "").strip()
-    if named:
-        path = shutil.which(named)
+    program = executable or os.environ.get("CHROMIUM", "").strip()
+    if program:
+        path = shutil.which(program)
         if path is None:
-            raise UsageError(f"{named!r} is no program; expected the path of a Chromium or Chrome")
+            raise UsageError(f"{program!r} is no program; expected the path of a Chromium or Chrome")
         return path
     path = next(filter(None, map(shutil.which, NAMES)), None) or _playwrights_own()
     if path is None:
