@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from palaestra.endpoint.background import BackgroundLoop
-from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.browser import BrowserSession, Page
 from palaestra.envs.browser.chromium.engine import ChromiumProcesses, Running
 from palaestra.envs.browser.chromium.input import click, type_text
 from palaestra.envs.browser.chromium.isolation import check_scheme, context_options
@@ -41,7 +41,7 @@ SETTING = {
 """Settings of a context, the same on every machine."""
 
 
-class ChromiumSession:
+class ChromiumSession(BrowserSession):
     """A tab. Its actions run one after another, even if they are called at the same time."""
 
     def __init__(
@@ -58,11 +58,9 @@ class ChromiumSession:
         self._turn = asyncio.Lock()
         self._closed = self._expected = False
 
-    # The port.
+    # The interface of sessions.
 
     async def open(self, url: str, seconds: float = 30.0) -> Page:
-        """Go to an address, which may be relative to the page."""
-
         async def work(tab: Tab) -> None:
             address = url.strip()
             if address.partition("/")[0].lower() in self._sites or not (self._at or urlsplit(address).scheme):
@@ -76,12 +74,9 @@ class ChromiumSession:
         return await self._action(work, seconds)
 
     async def click(self, number: int, seconds: float = 30.0) -> Page:
-        """Follow a link, press a button, tick a box."""
         return await self._action(lambda tab: click(tab, number), seconds)
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
-        """Put a text into a field, and replace its content."""
-
         async def work(tab: Tab) -> None:
             done = await tab.act("fill", number, text)
             if text and not done.get("done"):
@@ -90,11 +85,9 @@ class ChromiumSession:
         return await self._action(work, seconds)
 
     async def select(self, number: int, option: str, seconds: float = 30.0) -> Page:
-        """Choose an option of a list by its text."""
         return await self._action(lambda tab: tab.act("choose", number, option), seconds)
 
     async def submit(self, number: int, seconds: float = 30.0) -> Page:
-        """Send the form that an element belongs to."""
         return await self._action(lambda tab: tab.act("submit", number), seconds)
 
     async def press(self, key: str, seconds: float = 30.0) -> Page:
@@ -111,7 +104,6 @@ class ChromiumSession:
         return await self._action(work, seconds)
 
     async def back(self, seconds: float = 30.0) -> Page:
-        """Go back to the previous page."""
         return await self._action(lambda tab: tab.back(), seconds)
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
@@ -141,7 +133,7 @@ class ChromiumSession:
             with suppress(Broken):  # The browser is closed, and so is this.
                 self._loop.submit(self._leave())
 
-    # Beyond the port.
+    # Beyond the interface.
 
     async def screenshot(self, seconds: float = 30.0, whole: bool = False) -> bytes:
         """Return a PNG of the visible part, or of the whole page."""
@@ -163,7 +155,7 @@ class ChromiumSession:
         if self._proxy is not None:
             await self._proxy.close()
 
-    # Inside.
+    # Private methods.
 
     async def _wait(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
         return await self._loop.outcome(work, seconds + OPEN_SECONDS + GRACE_SECONDS, blocking=False)

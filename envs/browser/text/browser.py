@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
-from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.browser import BrowserSession, Page
 from palaestra.envs.browser.format import escaped
 from palaestra.envs.browser.network import allow_list, checked_transport
 from palaestra.envs.browser.site import Site
@@ -82,14 +82,13 @@ class BrowserState:
         """Previous addresses. The answer to a POST keeps its document, because the form is not sent again."""
 
 
-class TextSession:
+class TextSession(BrowserSession):
     """One agent's tab."""
 
     def __init__(self, client: Client, sites: Mapping[str, Site]) -> None:
         self.client, self.state = client, BrowserState(sites)
 
     async def open(self, url: str, seconds: float = 30.0) -> Page:
-        """Go to an address."""
         return await self._go(self._absolute(url), "GET", b"", seconds)
 
     async def click(self, number: int, seconds: float = 30.0) -> Page:
@@ -105,7 +104,6 @@ class TextSession:
         return self._page()
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
-        """Put a text into a field."""
         index, element = self._element(number)
         if not isinstance(element.value, str) or element.kind in ("link", "file", *BUTTONS):
             raise ToolError(f"[{number}] is a {element.shown_kind}; text is typed into a field")
@@ -178,11 +176,9 @@ class TextSession:
         return page
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
-        """Return the page, all of which is always shown."""
         return self._page()
 
     async def look(self, seconds: float = 30.0) -> Page:
-        """Return the page as it is now."""
         return self._page()
 
     def snapshot(self) -> BrowserState:
