@@ -16,7 +16,7 @@ import numpy as np
 
 from palaestra.envs.browser.browser import Browser, BrowserSession, Page
 from palaestra.envs.browser.format import escaped
-from palaestra.envs.browser.network import Unreached, place_of
+from palaestra.envs.browser.network.addresses import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Site
 from palaestra.envs.core.backends import Where

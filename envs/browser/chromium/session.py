@@ -18,7 +18,10 @@ from palaestra.envs.browser.chromium.isolation import check_scheme, context_opti
 from palaestra.envs.browser.chromium.serving import serve
 from palaestra.envs.browser.chromium.tab import Tab, script
 from palaestra.envs.browser.format import escaped, finished, without_marks
-from palaestra.envs.browser.network import AllowList, FilteringProxy, Unreached, Way, place_of
+from palaestra.envs.browser.network.addresses import Unreached, place_of
+from palaestra.envs.browser.network.allow import AllowList
+from palaestra.envs.browser.network.proxy import FilteringProxy
+from palaestra.envs.browser.network.way import Way
 from palaestra.envs.browser.site import Site
 from palaestra.errors import Broken, MissingExtra, ToolError, UsageError
 

@@ -14,7 +14,8 @@ from urllib.parse import urldefrag, urljoin
 
 from palaestra.envs.browser.browser import BrowserSession, Page
 from palaestra.envs.browser.format import escaped
-from palaestra.envs.browser.network import allow_list, checked_transport
+from palaestra.envs.browser.network.allow import allow_list
+from palaestra.envs.browser.network.transport import checked_transport
 from palaestra.envs.browser.site import Site
 from palaestra.envs.browser.text import forms
 from palaestra.envs.browser.text.cookies import Jar

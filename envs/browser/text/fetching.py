@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from palaestra.envs.browser.format import escaped
-from palaestra.envs.browser.network import Unreached
+from palaestra.envs.browser.network.addresses import Unreached
 from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse, answer_of
 from palaestra.envs.browser.text.cookies import Jar
 from palaestra.envs.browser.text.document import ParsedPage, document_of, plain_document

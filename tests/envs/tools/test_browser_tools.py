@@ -6,7 +6,7 @@ import pytest
 
 from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.browser.browser import Page
-from palaestra.envs.browser.network import Unreached, place_of
+from palaestra.envs.browser.network.addresses import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Pages, SiteResponse
 from palaestra.envs.core.calls import _at_once
