@@ -22,6 +22,7 @@ from palaestra.envs.browser.browser import Page
 from palaestra.envs.browser.chromium.browser import ChromiumBrowser
 from palaestra.envs.browser.chromium.engine import sweep
 from palaestra.envs.browser.chromium.session import ChromiumSession
+from palaestra.envs.browser.opening import open_browser
 from palaestra.envs.browser.site import Pages
 from palaestra.errors import Broken, ToolError, UsageError
 
