@@ -11,7 +11,7 @@ from pathlib import Path
 
 from palaestra.envs.search.dense import DenseIndex
 from palaestra.envs.search.embedded import EmbeddedIndex
-from palaestra.envs.search.index import Document, Hit, Index
+from palaestra.envs.search.index import Document, Hit
 
 _CONSTANT = 60
 _MIN_DEPTH = 50
@@ -26,42 +26,28 @@ class HybridIndex:
 
     def __init__(self, path: str | Path, *, model: str = "", device: str = "cpu", probes: int = 32) -> None:
         """The options are those of a `DenseIndex`."""
-        self.indexes: tuple[Index, ...] = (
-            EmbeddedIndex(path),
-            DenseIndex(path, model=model, device=device, probes=probes),
-        )
-
-    @classmethod
-    def of(cls, *indexes: Index) -> "HybridIndex":
-        """Return a hybrid of indexes over the same documents. Documents are read from the first."""
-        hybrid = cls.__new__(cls)
-        hybrid.indexes = indexes
-        return hybrid
-
-    @property
-    def version(self) -> str:
-        """Return the versions of all indexes."""
-        return " + ".join(index.version for index in self.indexes)
+        self.embedded = EmbeddedIndex(path)
+        self.dense = DenseIndex(path, model=model, device=device, probes=probes)
+        self.version = f"{self.embedded.version} + {self.dense.version}"
 
     def check(self) -> None:
-        """Check all indexes; raise UsageError if one cannot be used."""
-        for index in self.indexes:
-            getattr(index, "check", lambda: None)()
+        """Load the model of the vectors, and check it."""
+        self.dense.check()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Return the best hits of each query."""
         depth = max(k, _MIN_DEPTH)
-        answers = await asyncio.gather(*(index.search_many(queries, depth) for index in self.indexes))
+        answers = await asyncio.gather(*(index.search_many(queries, depth) for index in (self.embedded, self.dense)))
         return [fused(lists, k) for lists in zip(*answers, strict=True)]
 
     async def get(self, id: str) -> Document:
         """Return a document by its id."""
-        return await self.indexes[0].get(id)
+        return await self.embedded.get(id)
 
     def close(self) -> None:
-        """Close all indexes."""
-        for index in self.indexes:
-            index.close()
+        """Close both indexes."""
+        self.embedded.close()
+        self.dense.close()
 
 
 def fused(lists: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
