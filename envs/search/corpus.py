@@ -125,12 +125,12 @@ def _document(row: Row, number: str, columns: Columns) -> Document | str:
     if not text.strip():
         return "has an empty text"
     if title is None and text.startswith('"') and "\n" in text[:_TITLE_CHARS]:
-        title, text = titled(text)
+        title, text = split_title(text)
     id = number if isinstance(id, bool | list | dict | None) or id == "" else id
     return clean(str(id), title if isinstance(title, str) else "", text, url or "")
 
 
-def titled(contents: str) -> tuple[str, str]:
+def split_title(contents: str) -> tuple[str, str]:
     """Return title and text of what Search-R1 calls contents: the title, in quotes, is the first line."""
     title, _, text = contents.partition("\n")
     return title.strip('"'), text

@@ -17,7 +17,7 @@ from palaestra.endpoint.config import Secret, address_of
 from palaestra.endpoint.http import HttpClient, Response, RetryableError
 from palaestra.envs.search.embedding import Embedder
 from palaestra.envs.search.index import Document, Hit
-from palaestra.envs.search.mappings import Form, at, filled, form_of, names_in
+from palaestra.envs.search.mappings import Form, at, fill, form_of, names_in
 from palaestra.errors import Broken, ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ class HttpSearch:
         """Return the path and the body of a trip."""
         form = self.form
         if form.each is not None:
-            each = [filled(form.each, entry) for entry in values]
+            each = [fill(form.each, entry) for entry in values]
             if form.body is None:
                 return form.path, "".join(f"{json.dumps(line)}\n" for lines in each for line in lines).encode()
-            return form.path, json.dumps(filled(form.body, values[0] | {"{each}": each})).encode()
-        body = filled(form.body, values[0])
+            return form.path, json.dumps(fill(form.body, values[0] | {"{each}": each})).encode()
+        body = fill(form.body, values[0])
         if form.method == "GET":
             return f"{form.path}?{urlencode(body, errors='replace')}", None
         return form.path, json.dumps(body).encode()

@@ -38,7 +38,7 @@ class HybridIndex:
         """Return the best hits of each query."""
         depth = max(k, _MIN_DEPTH)
         answers = await asyncio.gather(*(index.search_many(queries, depth) for index in (self.embedded, self.dense)))
-        return [fused(lists, k) for lists in zip(*answers, strict=True)]
+        return [fuse(lists, k) for lists in zip(*answers, strict=True)]
 
     async def get(self, id: str) -> Document:
         """Return a document by its id."""
@@ -50,7 +50,7 @@ class HybridIndex:
         self.dense.close()
 
 
-def fused(lists: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
+def fuse(lists: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
     """Return the best of several ranked lists; of two with equal scores the one that came first."""
     scores: dict[str, float] = {}
     hits: dict[str, Hit] = {}

@@ -112,14 +112,14 @@ def form_of(mapping: "str | Form | Mapping[str, Any]") -> Form:
     return form
 
 
-def filled(template: Any, values: Mapping[str, Any]) -> Any:
+def fill(template: Any, values: Mapping[str, Any]) -> Any:
     """Return the template with the values in place of their names."""
     if isinstance(template, str):
         return values.get(template, template)
     if isinstance(template, Mapping):
-        return {name: filled(item, values) for name, item in template.items()}
+        return {name: fill(item, values) for name, item in template.items()}
     if isinstance(template, list | tuple):
-        return [filled(item, values) for item in template]
+        return [fill(item, values) for item in template]
     return template
 
 

@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from palaestra.envs.search.corpus import titled
+from palaestra.envs.search.corpus import split_title
 from palaestra.envs.search.http import HttpSearch
 from palaestra.envs.search.index import Hit
 from palaestra.envs.search.mappings import Form
@@ -63,9 +63,9 @@ class RetrieveClient(HttpSearch):
         if len(results) == 1 and isinstance(results[0], list):
             results = results[0]
         hits = super()._hits_of(results, query)
-        return [_titled(hit) if hit.text.startswith('"') else hit for hit in hits]
+        return [_with_title(hit) if hit.text.startswith('"') else hit for hit in hits]
 
 
-def _titled(hit: Hit) -> Hit:
-    title, text = titled(hit.text)
+def _with_title(hit: Hit) -> Hit:
+    title, text = split_title(hit.text)
     return replace(hit, title=title, text=text)

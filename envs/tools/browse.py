@@ -100,7 +100,7 @@ class Browse(BrowserToolkit):
             if not any(line.strip() for line in page.lines):
                 raise ToolError(f"{page.url} shows no text{f' ({page.note})' if page.note else ''}")
             if self._model is None:
-                first = relevant(page.lines, query, self.window_tokens, 1)[0]
+                first = rank_windows(page.lines, query, self.window_tokens, 1)[0]
                 return _text(page, view(page.lines, first, self.window_tokens))
             remaining_seconds = seconds - (time.monotonic() - began)
             try:
@@ -115,7 +115,7 @@ class Browse(BrowserToolkit):
     async def _summary(self, page: Page, query: str, seconds: float) -> str:
         """Return what the model reports about a page; a long page is read in several parts."""
         lines, tokens = page.lines, self.part_tokens
-        firsts = relevant(lines, query, tokens, self.max_parts)
+        firsts = rank_windows(lines, query, tokens, self.max_parts)
         parts = [lines[first - 1 : window_end(lines, first, tokens)] for first in sorted(firsts)]
         notes = await asyncio.gather(*(self._ask(_READ, page, part, query, seconds) for part in parts))
         if len(notes) == 1:
@@ -127,7 +127,7 @@ class Browse(BrowserToolkit):
         assert self._model is not None
         messages: list[Message] = [
             {"role": "system", "content": task},
-            {"role": "user", "content": f"{quoted([page.title, page.url, '', *lines])}\n\nQuestion: {query}"},
+            {"role": "user", "content": f"{quote([page.title, page.url, '', *lines])}\n\nQuestion: {query}"},
         ]
         answer = await self._model.ask(
             lambda endpoint: endpoint.complete(messages, max_tokens=self.max_tokens, temperature=0.0), seconds
@@ -142,13 +142,13 @@ def _text(page: Page, text: str) -> str:
     return f"{page.title}\n{page.url}\n{note}{text}".lstrip()
 
 
-def quoted(lines: Sequence[str]) -> str:
+def quote(lines: Sequence[str]) -> str:
     """Return untrusted lines, each with a mark, without anything that looks like the beginning of a turn."""
     text = _TURNS.sub(r"\g<0> ", "\n".join(lines))
     return "\n".join(f"| {line}" for line in text.splitlines())  # splitlines splits at every kind of line break.
 
 
-def relevant(lines: Sequence[str], query: str, tokens: int, count: int) -> list[int]:
+def rank_windows(lines: Sequence[str], query: str, tokens: int, count: int) -> list[int]:
     """Return the first lines of the `count` windows that hold most of the query's words, best first.
 
     Windows follow one another. A word counts more if fewer windows hold it. Of equal windows the earlier one is better.

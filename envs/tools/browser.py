@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs.browser.browser import Browser, BrowserSession, Page
-from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.format import escape
 from palaestra.envs.browser.network.addresses import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Site
@@ -207,9 +207,9 @@ class ReadingBrowser(BrowserToolkit):
         except Unreached as lost:  # The author chose the page where the episode begins.
             if lost.place == place_of(self._home):
                 raise Broken(str(lost)) from lost
-            raise ToolError(escaped(str(lost))) from lost
+            raise ToolError(escape(str(lost))) from lost
         except ToolError as error:  # It may name an address or an option that the page chose.
-            raise ToolError(escaped(str(error))) from error
+            raise ToolError(escape(str(error))) from error
         finally:
             self._turn.release()
 
@@ -230,7 +230,7 @@ class ReadingBrowser(BrowserToolkit):
         """Return the text for the agent: title, address, note, and a window of the page."""
         title = f"{page.title}\n" if page.title else ""
         note = f"\n({page.note})" if page.note else ""
-        above = escaped(f"{title}{page.url[:MAX_URL]}{note}")
+        above = escape(f"{title}{page.url[:MAX_URL]}{note}")
         return f"{above}\n{view(page.lines, self._first, self.window_tokens)}"
 
     @property

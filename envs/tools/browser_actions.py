@@ -46,7 +46,7 @@ class BrowserActions(_OneTool, WebBrowser):
             action: one or several of these calls, one a line; '3' is the number of [3:button Buy]
         """
         page_text = ""
-        for name, arguments, keywords in parsed(action):
+        for name, arguments, keywords in parse_calls(action):
             page_text = await self._call(name, arguments, keywords)
             if isinstance(page_text, Done):
                 break
@@ -134,7 +134,7 @@ def number(bid: Any) -> int:
         raise ToolError(f"{str(bid)[:40]!r} is no number; expected click('3') for [3:button Buy]") from None
 
 
-def parsed(action: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
+def parse_calls(action: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
     """Return names and arguments of the calls in a text, without running any of it."""
     if len(action) > MAX_CHARS:
         raise ToolError(f"the action has {len(action)} characters; at most {MAX_CHARS} are read")

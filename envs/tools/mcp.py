@@ -140,7 +140,7 @@ class McpTools:
     @property
     def tools(self) -> dict[str, Tool]:
         """Return the tools by the names that agents use."""
-        offered = _offered(self.server)
+        offered = _server_tools(self.server)
         tools_by_name: dict[str, Tool] = {}
         for number, name in enumerate(self._names()):
             tool = _tool(self.server, offered[name], self.prefix, f"call_{number}", self.budgets[0])
@@ -151,7 +151,7 @@ class McpTools:
 
     def _names(self) -> Sequence[str]:
         """Return the server's names of the offered tools."""
-        offered = _offered(self.server)
+        offered = _server_tools(self.server)
         if self.allow is None and len(offered) > MAX_TOOLS:
             raise UsageError(f"{self.server} has {len(offered)} tools, more than {MAX_TOOLS}; name some in `allow`")
         for name in self.allow or ():
@@ -162,14 +162,14 @@ class McpTools:
         return list(offered) if self.allow is None else self.allow
 
 
-def _offered(server: McpServer) -> Mapping[str, Any]:
+def _server_tools(server: McpServer) -> Mapping[str, Any]:
     """Return the server's tools by name. A failure is cached for as long as it took: commands open several times."""
     begin = time.monotonic()
     end, failure = _failures.get(server, (begin, ""))
     if begin < end:
         raise UsageError(failure)
     try:
-        return _listed(server)
+        return _list_tools(server)
     except UsageError as error:
         now = time.monotonic()
         _failures[server] = (2 * now - begin, str(error))
@@ -181,7 +181,7 @@ _failures: dict[McpServer, tuple[float, str]] = {}
 
 
 @cache
-def _listed(server: McpServer) -> Mapping[str, Any]:
+def _list_tools(server: McpServer) -> Mapping[str, Any]:
     """Return the server's tools by name, with one request for each process."""
     if find_spec("mcp") is None:
         raise MissingExtra("mcp", "mcp", "tools of an MCP server")

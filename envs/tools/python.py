@@ -35,7 +35,7 @@ class Python(SandboxedToolkit):
         words = _WORDS.get((cls.stateful, cls.show_last))
         for name, plain in cls.tools.items():
             if words is not None and plain.function is Python.python:
-                cls.tools[name] = _described(plain, words)
+                cls.tools[name] = _with_description(plain, words)
 
     @tool
     async def python(self, code: str) -> str:
@@ -74,6 +74,6 @@ def without_fence(code: str) -> str:
     return match[1]
 
 
-def _described(plain: Tool, words: str) -> Tool:
+def _with_description(plain: Tool, words: str) -> Tool:
     schema: Mapping[str, Any] = plain.schema
     return replace(plain, schema={**schema, "function": {**schema["function"], "description": words}})

@@ -98,7 +98,7 @@ class SandboxedToolkit(BudgetedToolkit):
         """Return files, budgets and, if there is a session, a branch of it."""
         if self._session is None:
             return self._files, self.usage, None
-        if not self._opened().capabilities().forks:
+        if not self._open_sandbox().capabilities().forks:
             raise UsageError(
                 f"{type(self).__name__} has no snapshots here: the sandbox {self.backend!r} cannot fork a session; "
                 "use another one, or stateful = False"
@@ -122,7 +122,7 @@ class SandboxedToolkit(BudgetedToolkit):
                     session = self._session or await self._start_session()
                     result = await session.arun(program, timeout=seconds, show_last=show_last)
                 else:
-                    result = await self._opened().arun_once(
+                    result = await self._open_sandbox().arun_once(
                         program, files=self._files, timeout=seconds, show_last=show_last, limits=self.limits
                     )
             except UsageError as error:  # It speaks of settings, which no agent can choose.
@@ -137,9 +137,9 @@ class SandboxedToolkit(BudgetedToolkit):
         self._files, self.usage = files, usage
         self._turn = asyncio.Lock()
         self._session = session
-        self._opened()
+        self._open_sandbox()
 
-    def _opened(self) -> Sandbox:
+    def _open_sandbox(self) -> Sandbox:
         """Return the sandbox: the shared one, or another if these limits are wider than the usual ones."""
         if self._sandbox is None:
             options = dict(self._options)
@@ -158,7 +158,7 @@ class SandboxedToolkit(BudgetedToolkit):
 
     async def _start_session(self) -> Session:
         episode = self._episode
-        session = await self._opened().astart(files=self._files, limits=self.limits)
+        session = await self._open_sandbox().astart(files=self._files, limits=self.limits)
         with self._guard:
             if self._episode is episode:
                 self._session = session

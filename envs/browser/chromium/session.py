@@ -17,7 +17,7 @@ from palaestra.envs.browser.chromium.input import click, type_text
 from palaestra.envs.browser.chromium.isolation import check_scheme, context_options
 from palaestra.envs.browser.chromium.serving import serve
 from palaestra.envs.browser.chromium.tab import Tab, script
-from palaestra.envs.browser.format import escaped, finished, without_marks
+from palaestra.envs.browser.format import escape, finish_lines, without_marks
 from palaestra.envs.browser.network.addresses import Unreached, place_of
 from palaestra.envs.browser.network.allow import AllowList
 from palaestra.envs.browser.network.proxy import FilteringProxy
@@ -188,10 +188,10 @@ class ChromiumSession(BrowserSession):
     async def _page(self, tab: Tab, until: float, patience: float) -> Page:
         accessible = self._view == "accessibility"
         view = await tab.view(until, accessible, patience)
-        lines = finished(view["lines"])
+        lines = finish_lines(view["lines"])
         if accessible:
             tree = without_marks(await tab.page.locator("body").aria_snapshot())
-            lines = finished([*tree.splitlines(), *view["lines"]])
+            lines = finish_lines([*tree.splitlines(), *view["lines"]])
         if view["status"] >= 400:
             tab.note(f"status {view['status']}")
         if view["missed"]:
@@ -202,7 +202,7 @@ class ChromiumSession(BrowserSession):
             self._at = view["url"]
         note = "; ".join(tab.notes)
         tab.notes.clear()
-        return Page(view["url"], view["title"], lines, view["elements"], escaped(note))
+        return Page(view["url"], view["title"], lines, view["elements"], escape(note))
 
     async def _within(self, seconds: float, work: Callable[[Tab], Awaitable[T]]) -> T:
         """Run work on the tab, one at a time and within its timeout."""
@@ -227,7 +227,7 @@ class ChromiumSession(BrowserSession):
         if self._tab is None:
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
-                    self._tab = await self._opened()
+                    self._tab = await self._open_tab()
             except TimeoutError:
                 raise Broken(
                     f"Chromium gave no page within {OPEN_SECONDS:g} s; more episodes than max_contexts at once wait"
@@ -238,7 +238,7 @@ class ChromiumSession(BrowserSession):
                 raise Broken(f"Chromium gave no page: {str(error).splitlines()[0][:300]}") from error
         return self._tab
 
-    async def _opened(self) -> Tab:
+    async def _open_tab(self) -> Tab:
         if self._place is None:
             await self.unplug()
             self._proxy = FilteringProxy(self._way)

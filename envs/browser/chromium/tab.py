@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.format import escape
 from palaestra.errors import Broken, ToolError
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ class Tab:
             if "exceptionDetails" in reply:
                 details = reply["exceptionDetails"]
                 message = details.get("exception", {}).get("description") or details.get("text", "")
-                raise ToolError(f"the page cannot be read: {escaped(' '.join(message[:200].split()))}")
+                raise ToolError(f"the page cannot be read: {escape(' '.join(message[:200].split()))}")
             return reply["result"].get("value")
         raise ToolError("the page keeps leaving for another one")
 
@@ -214,7 +214,7 @@ class Tab:
         """Run an action of acting.js; raise a ToolError if it fails."""
         outcome: dict[str, Any] = await self.evaluate(f"palaestra.act(...{json.dumps([name, *arguments])})") or {}
         if "error" in outcome:
-            raise ToolError(escaped(str(outcome["error"])))
+            raise ToolError(escape(str(outcome["error"])))
         return outcome
 
     async def go(self, url: str) -> None:
@@ -257,7 +257,7 @@ class Tab:
             view_data: dict[str, Any] = await self.evaluate(f"palaestra.view({words})")
             if not self._leaving:
                 if self._unreachable:
-                    raise ToolError(f"{escaped(self._unreachable[:200])} could not be reached; open another address")
+                    raise ToolError(f"{escape(self._unreachable[:200])} could not be reached; open another address")
                 return view_data
         raise ToolError("the page keeps leaving for another one")
 

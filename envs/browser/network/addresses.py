@@ -114,7 +114,7 @@ def system_lookup(name: str) -> list[str]:
     return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
 
 
-async def looked_up(name: str, lookup: AddressLookup, seconds: float) -> list[Address]:
+async def look_up(name: str, lookup: AddressLookup, seconds: float) -> list[Address]:
     """Return all addresses of a name, looked up on a separate thread. TimeoutError if late, OSError if it fails."""
     outcome: Future[list[Address]] = Future()
 

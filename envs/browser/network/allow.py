@@ -27,7 +27,7 @@ from palaestra.envs.browser.network.addresses import (
     AddressRefused,
     host_of,
     is_public,
-    looked_up,
+    look_up,
     system_lookup,
 )
 from palaestra.errors import UsageError
@@ -89,7 +89,7 @@ class AllowList:
         if pinned := self.pinned(name, port):
             return pinned
         try:
-            addresses = await looked_up(str(name), lookup, seconds)
+            addresses = await look_up(str(name), lookup, seconds)
         except TimeoutError:
             raise TimeoutError(f"the name {name} was not found within {seconds:g} s") from None
         except OSError as error:

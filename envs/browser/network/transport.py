@@ -120,7 +120,7 @@ class Connections:
         except TimeoutError:
             raise httpcore.PoolTimeout(f"{MAX_CONNECTIONS} connections are in use") from None
         try:
-            origin, connection, network = await self._taken(request.url.origin)
+            origin, connection, network = await self._take(request.url.origin)
         except BaseException:
             self._free.release()
             raise
@@ -150,7 +150,7 @@ class Connections:
         while self._idle:
             await self._close(*self._idle.pop()[1:])
 
-    async def _taken(self, origin: "httpcore.Origin") -> tuple[Any, Any, CheckedNetwork]:
+    async def _take(self, origin: "httpcore.Origin") -> tuple[Any, Any, CheckedNetwork]:
         """Return an idle connection to this origin, or a new one."""
         import httpcore
 

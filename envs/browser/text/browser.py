@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urldefrag, urljoin
 
 from palaestra.envs.browser.browser import BrowserSession, Page
-from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.format import escape
 from palaestra.envs.browser.network.allow import allow_list
 from palaestra.envs.browser.network.transport import checked_transport
 from palaestra.envs.browser.site import Site
@@ -129,7 +129,7 @@ class TextSession(BrowserSession):
         if not by_text + by_value:
             close = get_close_matches(option_text, names, n=3)
             suggestions = [text for text, _, _ in element.options if text.casefold() in close or not close][:5]
-            raise ToolError(f"[{number}] has no option {option[:80]!r}; it has {', '.join(map(escaped, suggestions))}")
+            raise ToolError(f"[{number}] has no option {option[:80]!r}; it has {', '.join(map(escape, suggestions))}")
         chosen = (by_text + by_value)[0]
         if element.options[chosen][2]:
             raise ToolError(f"that option of [{number}] is disabled")
@@ -217,12 +217,12 @@ class TextSession(BrowserSession):
         if host in state.sites:
             return f"http://{url}"
         if state.document is not None:
-            return self._joined(url)
+            return self._join(url)
         if url.startswith(("/", "?", "#", ".")):
             raise ToolError(f"no page is open; open a full address before {url[:SHOWN]!r}")
         return f"https://{url}"
 
-    def _joined(self, url: str) -> str:
+    def _join(self, url: str) -> str:
         """Return the full address of a link on the page."""
         base = self._document().base
         try:
@@ -231,7 +231,7 @@ class TextSession(BrowserSession):
             raise ToolError(f"{url[:SHOWN]!r} is no address") from None
 
     async def _follow(self, href: str, seconds: float) -> Page:
-        url = self._joined(href)
+        url = self._join(href)
         if "#" in href and urldefrag(url)[0] == urldefrag(self.state.url)[0]:
             self.state.url = url  # An anchor on this page.
             return self._page()
@@ -257,7 +257,7 @@ class TextSession(BrowserSession):
             action, method, body = forms.request_of(document, form, button)
         except ValueError as error:
             raise ToolError(f"the form leads to no address: {error}") from None
-        url = self._joined(action) if method == "GET" or action else self.state.url
+        url = self._join(action) if method == "GET" or action else self.state.url
         return await self._go(url, method, body, seconds)
 
     def _tick(self, index: int, element: Element) -> None:
@@ -299,5 +299,5 @@ class TextSession(BrowserSession):
         if document is None:
             return Page("", "", (), note=note)
         refresh = "" if document.refresh is None else "leads on to {1} after {0:g} s".format(*document.refresh)
-        note = "; ".join(filter(None, (note, escaped(refresh[:SHOWN]), document.note)))
+        note = "; ".join(filter(None, (note, escape(refresh[:SHOWN]), document.note)))
         return Page(self.state.url, document.title, document.lines, len(document.numbered), note)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from palaestra.envs.browser.format import chosen, squeezed
+from palaestra.envs.browser.format import choice_text, squeeze
 from palaestra.frozen import statically_frozen
 
 FieldValue = str | bool | tuple[int, ...]
@@ -46,9 +46,9 @@ class Element:
         value, text = self.value, ""
         if isinstance(value, tuple):
             names = [name for name, _, _ in self.options]
-            text = chosen([names[n] for n in value], names)
+            text = choice_text([names[n] for n in value], names)
         elif isinstance(value, str) and self.kind != "link" and self.kind not in BUTTONS:
-            text = f' = "{"*" * min(len(value), 20) if self.kind == "password" else squeezed(value)}"'
+            text = f' = "{"*" * min(len(value), 20) if self.kind == "password" else squeeze(value)}"'
         states = ["checked" if value else "unchecked"] if isinstance(value, bool) else []
         if self.disabled:
             states.append("disabled")

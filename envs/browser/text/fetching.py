@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.format import escape
 from palaestra.envs.browser.network.addresses import Unreached
 from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse, answer_of
 from palaestra.envs.browser.text.cookies import Jar
@@ -101,24 +101,24 @@ async def _load(
         for cookie in headers.get("set-cookie", "").splitlines():
             jar.take(parts, cookie)
         if response.status in (301, 302, 303, 307, 308) and "location" in headers:
-            url = _joined(url, headers["location"])
+            url = _join(url, headers["location"])
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "GET", b""
             continue
         document = _document(response, url, headers)
         if document.refresh is not None and document.refresh[0] <= FOLLOWED_SECONDS:
-            url, method, body = _joined(url, document.refresh[1]), "GET", b""
+            url, method, body = _join(url, document.refresh[1]), "GET", b""
             continue
         note = f"status {response.status}" if response.status >= 400 else ""
         return Loaded(url, document, method, note)
-    raise ToolError(f"too many redirects (more than {MAX_REDIRECTS}), the last one to {escaped(url[:SHOWN])}")
+    raise ToolError(f"too many redirects (more than {MAX_REDIRECTS}), the last one to {escape(url[:SHOWN])}")
 
 
-def _joined(base: str, url: str) -> str:
+def _join(base: str, url: str) -> str:
     try:
         return urljoin(base, url.strip())
     except ValueError:
-        raise ToolError(f"the page leads to {escaped(url[:SHOWN])!r}, which is no address") from None
+        raise ToolError(f"the page leads to {escape(url[:SHOWN])!r}, which is no address") from None
 
 
 def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> ParsedPage:
@@ -126,10 +126,10 @@ def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> P
     kind = kind.strip().lower()
     if not _readable(kind):
         size = headers.get("content-length") or (len(response.body) if response.body else "unknown")
-        reason = escaped(f"{url[:SHOWN]} is no page ({kind[:60]}, {str(size)[:12]} bytes)")
+        reason = escape(f"{url[:SHOWN]} is no page ({kind[:60]}, {str(size)[:12]} bytes)")
         raise Download(f"{reason} and was not loaded")
     body, html = response.body, kind in _HTML
-    text = body if isinstance(body, str) else decoded(body, parameters, html)
+    text = body if isinstance(body, str) else decode_body(body, parameters, html)
     return document_of(text) if html else plain_document(text)
 
 
@@ -137,7 +137,7 @@ def _readable(kind: str) -> bool:
     return kind in _HTML or kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
 
 
-def decoded(body: bytes, declared: str, html: bool) -> str:
+def decode_body(body: bytes, declared: str, html: bool) -> str:
     """Return a body as text, decoded by its byte order mark, the header, the page, as UTF-8, or as Windows-1252."""
     for mark, name in _MARKS:
         if body.startswith(mark):
@@ -187,10 +187,10 @@ class Client:
             finally:
                 await response.aclose()
         except Unreached as lost:
-            raise lost.blame(f"{escaped(url[:SHOWN])} could not be loaded: {lost}") from None
+            raise lost.blame(f"{escape(url[:SHOWN])} could not be loaded: {lost}") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, zlib.error, OSError) as error:
             reason = str(error) or type(error).__name__
-            raise ToolError(f"{escaped(url[:SHOWN])} could not be loaded: {reason[:SHOWN]}") from None
+            raise ToolError(f"{escape(url[:SHOWN])} could not be loaded: {reason[:SHOWN]}") from None
 
     async def _read(self, response: "httpx.Response") -> SiteResponse:
         headers = {name.lower(): value for name, value in response.headers.items() if name.lower() != "set-cookie"}

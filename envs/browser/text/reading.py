@@ -8,9 +8,9 @@ styles other than `display: none` on the element itself.
 import re
 from collections.abc import Mapping
 
-from palaestra.envs.browser.format import CLOSE, OPEN, bracket, finished, squeezed
+from palaestra.envs.browser.format import CLOSE, OPEN, bracket, finish_lines, squeeze
 from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, TYPES, Element, FieldValue, Open, control_name
-from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decoded, is_hidden, labels_of
+from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decode_entities, is_hidden, labels_of
 from palaestra.envs.browser.text.tags import DEAD, HEADINGS, KNOWN, SENT, SOFT, STRONG, VOID
 
 MAX_ELEMENTS = 5_000
@@ -56,7 +56,7 @@ class PageReader:
                 if not skipped:
                     self._text(text)
                 elif not dead and self._open and self._open[-1].tag in ("option", "textarea"):
-                    self._parts.append(decoded(text))  # Hidden controls are sent too.
+                    self._parts.append(decode_entities(text))  # Hidden controls are sent too.
             elif tag:
                 is_known = tag in KNOWN
                 if skipped or tag in DEAD or is_hidden(written):
@@ -65,7 +65,7 @@ class PageReader:
                     if tag in SENT and not dead:
                         self._start(tag, written)
                         if whole:
-                            self._parts.append(decoded(inner))
+                            self._parts.append(decode_entities(inner))
                             self._end(tag)
                     skipped += not whole and tag not in VOID
                     self._hidden = bool(skipped)
@@ -89,11 +89,11 @@ class PageReader:
                 if not skipped:
                     dead = self._hidden = False
         self._flush()
-        return finished(self._lines)
+        return finish_lines(self._lines)
 
     def _text(self, text: str) -> None:
         if (self._parts or self._pre or not text.isspace()) and (not self._muted or self._open):
-            self._parts.append(decoded(text) if "&" in text else text)
+            self._parts.append(decode_entities(text) if "&" in text else text)
 
     def _start(self, tag: str, written: str) -> None:
         if tag in SOFT:
@@ -125,7 +125,7 @@ class PageReader:
         href = _HREF.search(written)
         if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written:
             return False
-        name = squeezed(decoded(text) if "&" in text else text)
+        name = squeeze(decode_entities(text) if "&" in text else text)
         if not name or len(self.numbered) >= MAX_ELEMENTS:
             return False
         number = len(self.numbered) + 1
@@ -136,7 +136,7 @@ class PageReader:
 
     def _start_other(self, tag: str, attributes: Mapping[str, str]) -> None:
         if tag == "img":
-            if alt := squeezed(attributes.get("alt", "")):
+            if alt := squeeze(attributes.get("alt", "")):
                 if self._open:
                     self._open[-1].alts.append(alt)
                 else:
@@ -252,9 +252,9 @@ class PageReader:
         text, self._parts = "".join(self._parts), opened.outer
         tag, attributes, value = opened.tag, opened.attributes, self.values.get(opened.index)
         if tag == "title":
-            self.title = self.title or squeezed(text)
+            self.title = self.title or squeeze(text)
         elif tag == "option":
-            self._open[-1].options.append((squeezed(text), attributes))
+            self._open[-1].options.append((squeeze(text), attributes))
         elif tag == "a":
             last = attributes["href"].rstrip("/").rpartition("/")[2]
             self._put(Element(opened.number, tag, "link", attributes), opened.index, opened.name(text, last))
@@ -287,7 +287,7 @@ class PageReader:
         """Set an element, and write it if it has a number."""
         self.elements[index] = element
         if element.number:
-            text = bracket(element.number, element.shown_kind, squeezed(name), element.state_text)
+            text = bracket(element.number, element.shown_kind, squeeze(name), element.state_text)
             if element.kind == "link":
                 self._write_link(text)
             else:
