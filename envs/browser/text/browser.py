@@ -71,11 +71,9 @@ class BrowserState:
     """State of a session. It is deep-copied with the episode."""
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
-        self.sites = sites
-        self.jar = Jar()
-        self.url = ""
+        self.sites, self.jar = sites, Jar()
+        self.url, self.method = "", "GET"
         self.document: ParsedPage | None = None
-        self.method = "GET"
         self.values: dict[int, FieldValue] = {}
         """Changed values of controls, by their index in the document's elements."""
         self.focus = -1
@@ -213,8 +211,7 @@ class TextSession(BrowserSession):
         url, state = url.strip(), self.state
         if "://" in url[:12]:
             return url
-        host = url.partition("/")[0].lower()
-        if host in state.sites:
+        if url.partition("/")[0].lower() in state.sites:
             return f"http://{url}"
         if state.document is not None:
             return self._join(url)
