@@ -7,7 +7,6 @@ whole episode, and `open` takes it, or a document's id. Left out: the engines (`
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -177,7 +176,9 @@ class Search(BudgetedToolkit):
 
         async def ask(seconds: float) -> T:
             try:
-                async with asyncio.timeout(seconds) if self.index.waits else nullcontext():
+                if not self.index.waits:
+                    return await work()
+                async with asyncio.timeout(seconds):
                     return await work()
             except UsageError as error:  # It speaks of settings, which no agent can choose.
                 raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
