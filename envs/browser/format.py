@@ -27,8 +27,8 @@ shown beside it. A button: aria-label, its text or value, alt texts of images in
 its text, alt texts, title, the last part of its address. Names and values have at most NAME characters. Hidden elements
 are left out (the hidden attribute, display: none, aria-hidden), so are scripts, styles, templates.
 
-A walker writes its own brackets as OPEN and CLOSE, which it removes from what the page says; `finished` turns them into
-brackets when those of the page that look like a number of ours have got a backslash: [\\7:button Pay].
+A walker writes its own brackets as OPEN and CLOSE, which it removes from what the page says; `finish_lines` turns them
+into brackets when those of the page that look like a number of ours have got a backslash: [\\7:button Pay].
 """
 
 import re
@@ -50,30 +50,30 @@ def without_marks(text: str) -> str:
     return text.replace(OPEN, "").replace(CLOSE, "") if OPEN in text or CLOSE in text else text
 
 
-def squeezed(text: str) -> str:
+def squeeze(text: str) -> str:
     """Return the text on one line, with single blanks, cut to NAME characters."""
     text = " ".join(text[: 8 * NAME].split())
     return text if len(text) <= NAME else f"{text[: NAME - 3]}..."
 
 
-def bracket(number: int, kind: str, name: str, rest: str = "") -> str:
-    """Return an element with its number, in the marks that `finished` replaces."""
-    return f"{OPEN}{number}:{kind} {name}{rest}{CLOSE}" if name else f"{OPEN}{number}:{kind}{rest}{CLOSE}"
+def bracket(number: int, kind: str, name: str, state: str = "") -> str:
+    """Return an element with its number, in the marks that `finish_lines` replaces."""
+    return f"{OPEN}{number}:{kind} {name}{state}{CLOSE}" if name else f"{OPEN}{number}:{kind}{state}{CLOSE}"
 
 
-def chosen(values: Sequence[str], options: Sequence[str]) -> str:
+def choice_text(values: Sequence[str], options: Sequence[str]) -> str:
     """Return the chosen values and the options of a list, as they follow its name."""
     more = f" | and {len(options) - OPTIONS} more" if len(options) > OPTIONS else ""
-    chosen_values = ", ".join(f'"{squeezed(value)}"' for value in values) or '""'
-    return f" = {chosen_values}; options: {' | '.join(map(squeezed, options[:OPTIONS]))}{more}"
+    chosen_values = ", ".join(f'"{squeeze(value)}"' for value in values) or '""'
+    return f" = {chosen_values}; options: {' | '.join(map(squeeze, options[:OPTIONS]))}{more}"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text of a page, such as a title or an error, so that nothing in it looks like a number of ours."""
     return _FAKE.sub(r"\g<0>\\", without_marks(text))
 
 
-def finished(lines: Sequence[str]) -> tuple[str, ...]:
+def finish_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Return a walker's lines as an agent sees them: with our brackets, escaped, wrapped, at most MAX_LINES."""
     text = "\n".join(lines)
     if "[" in text or "［" in text:

@@ -4,6 +4,7 @@ A site answers requests for its host. `Pages` serves fixed pages, `StaticSite` a
 A site with a state (a cart, a database) is a class in an environment's code; its snapshot is its deep copy.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from mimetypes import guess_type
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from palaestra.errors import UsageError
+from palaestra.errors import Broken, UsageError
+
+log = logging.getLogger("palaestra.envs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,17 @@ class Site(Protocol):
 
     def respond(self, request: SiteRequest) -> SiteResponse:
         """Return the answer; an exception is shown to the agent as status 500."""
+
+
+def answer_of(site: Site, request: SiteRequest) -> SiteResponse:
+    """Return the answer of a site; an exception of the author's code becomes an answer with status 500."""
+    try:
+        return site.respond(request)
+    except Broken:
+        raise
+    except Exception as error:
+        log.warning("the site %s raised on %s", type(site).__name__, request.url, exc_info=error)
+        return SiteResponse(f"500 {type(error).__name__}", 500, "text/plain")
 
 
 class Pages:

@@ -6,7 +6,6 @@ Left out: changing an index that is complete; build another one.
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ import numpy as np
 from palaestra.envs.search.corpus import Columns, InvalidDocument, read_corpus
 from palaestra.envs.search.documents import Writing, id_hash
 from palaestra.envs.search.embedded import add, library, schema, writer_of
-from palaestra.envs.search.folder import FORMAT, MANIFEST, PROGRESS, IndexFolder, close_folder, refuse_links
+from palaestra.envs.search.folder import FORMAT, MANIFEST, PROGRESS, IndexFolder, close_folder, refuse_links, write_file
 from palaestra.envs.search.index import Document
 from palaestra.errors import UsageError
 
@@ -29,9 +28,9 @@ BATCH_DOCUMENTS = 100_000
 BATCH_CHARS = 100_000_000
 HEAP_BYTES = 256 * 2**20
 """Heap of tantivy's writer, in bytes."""
-_HOPELESS = 1000
-"""Rows without one document after which the corpus is not read further."""
-_TOLD_SECONDS = 2.0
+_MAX_BAD_ROWS = 1000
+"""Rows without any document after which the corpus is not read further."""
+_REPORT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,13 @@ def build(
     to: str | Path,
     *,
     columns: Columns = Columns(),  # noqa: B008  (frozen)
-    told: Callable[[Stand, float], None] = lambda stand, seconds: None,
-    fault: Callable[[str], None] = lambda text: None,
+    report: Callable[[Stand, float], None] = lambda stand, seconds: None,
+    report_fault: Callable[[str], None] = lambda text: None,
 ) -> IndexFolder:
-    """Index a corpus. `told` gets the progress every few seconds, `fault` the reason for each row left out."""
+    """Index a corpus.
+
+    `report` gets the progress every few seconds, `report_fault` the reason for each row that is left out.
+    """
     folder, source = Path(to).expanduser(), Path(corpus).expanduser()
     settings = {"format": FORMAT, "corpus": str(source.absolute()), "columns": asdict(columns)}
     rows = read_corpus(source, columns)
@@ -70,11 +72,11 @@ def build(
     stand = next((other for other in reversed(stands) if other.documents == document_count), None)
     if stand is None:
         raise UsageError(f"the half-written index {to} is damaged; delete it and build it again")
-    _Building(folder, settings, index, writer, stand, told, fault).run(rows)
+    _Building(folder, settings, index, writer, stand, report, report_fault).run(rows)
     done = _stands(folder)[-1]
     result = IndexFolder(folder, uuid4().hex, done.documents, {}, settings["corpus"], done.skipped)  # type: ignore[arg-type]
     close_folder(result)
-    os.remove(folder / PROGRESS)
+    (folder / PROGRESS).unlink()
     return result
 
 
@@ -91,10 +93,8 @@ def _begun(folder: Path, settings: dict[str, Any]) -> list[Stand]:
         except (OSError, ValueError, TypeError, KeyError):
             raise UsageError(f"{folder / PROGRESS} cannot be read; delete {folder} and build it again") from None
         if not same:
-            raise UsageError(
-                f"{folder} is half written, from {earlier['corpus']} with other settings; delete it, or take another "
-                "folder"
-            )
+            other = f"from {earlier['corpus']} with other settings"
+            raise UsageError(f"{folder} is half written, {other}; delete it, or take another folder")
         return stands
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and is no index; take a new folder")
@@ -110,14 +110,15 @@ class _Building:
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], index: Any, writer: Any, stand: Stand,
-        told: Callable[[Stand, float], None], fault: Callable[[str], None],
+        report: Callable[[Stand, float], None], report_fault: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.folder, self.settings, self.index, self.writer = folder, settings, index, writer
-        self.told, self.fault = told, fault
+        self.report, self.report_fault = report, report_fault
         self.saved = stand
         self.documents, self.rows, self.skipped, self.chars = stand.documents, stand.rows, stand.skipped, 0
         self.texts = Writing(folder, stand.documents)
-        self.known = np.sort(self.texts.hashes)
+        self.earlier = np.sort(self.texts.hashes)
+        """Hashes of the ids of earlier batches, sorted."""
         self.new: set[int] = set()
         """Hashes of the ids of the current batch."""
         self._note([stand])
@@ -139,28 +140,28 @@ class _Building:
             if reason:
                 first = first or reason
                 self.skipped += 1
-                self.fault(reason)
-                if not self.documents and self.rows >= _HOPELESS:
+                self.report_fault(reason)
+                if not self.documents and self.rows >= _MAX_BAD_ROWS:
                     break
             if len(self.new) >= BATCH_DOCUMENTS or self.chars >= BATCH_CHARS:
                 self._save()
-            if (now := time.monotonic()) - reported_at > _TOLD_SECONDS:
+            if (now := time.monotonic()) - reported_at > _REPORT_SECONDS:
                 reported_at = now
-                self.told(self._stand(), now - began)
+                self.report(self._stand(), now - began)
         if not self.documents:
             shutil.rmtree(self.folder)
             raise UsageError(f"no document could be read from {self.settings['corpus']}: {first or 'it is empty'}")
         self._save()
         self.writer.wait_merging_threads()
         self.texts.finish()
-        self.told(self._stand(), time.monotonic() - began)
+        self.report(self._stand(), time.monotonic() - began)
 
     def _add(self, document: Document) -> str:
         """Write a document; return why it was refused, or ""."""
         hashed = id_hash(document.id)
         key = np.uint64(hashed)
-        at = int(np.searchsorted(self.known, key))
-        if hashed in self.new or (at < len(self.known) and self.known[at] == key):
+        at = int(np.searchsorted(self.earlier, key))
+        if hashed in self.new or (at < len(self.earlier) and self.earlier[at] == key):
             return f"row {self.rows} has the id {document.id[:80]!r} of an earlier one"
         self.new.add(hashed)
         self.texts.add(document, hashed)
@@ -180,14 +181,11 @@ class _Building:
         try:
             self.writer.commit()
         except (ValueError, OSError) as error:
-            raise UsageError(
-                f"the index could not be written ({error}); once that is mended, the same command goes on"
-            ) from None
+            raise UsageError(f"the index could not be written ({error}); the same command resumes it") from None
         self.saved, self.chars = stand, 0
-        self.known = np.sort(np.concatenate([self.known, np.fromiter(self.new, np.uint64, len(self.new))]))
+        self.earlier = np.sort(np.concatenate([self.earlier, np.fromiter(self.new, np.uint64, len(self.new))]))
         self.new = set()
 
     def _note(self, stands: list[Stand]) -> None:
-        half = self.folder / f"{PROGRESS}.half"
-        half.write_text(json.dumps(self.settings | {"stands": [asdict(each_stand) for each_stand in stands]}), "utf-8")
-        os.replace(half, self.folder / PROGRESS)
+        progress = self.settings | {"stands": [asdict(stand) for stand in stands]}
+        write_file(self.folder / PROGRESS, json.dumps(progress))

@@ -27,7 +27,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "_id", "docid", "doc_id", "document_id", "pid", "passage_id"),
     "url": ("url", "link", "source_url"),
 }
-"""Columns, the first that a row has."""
+"""Usual names of the columns; the first that a row has is used."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _BLANK_LINES = re.compile(r"[ \t\r\f\v]*\n\s*")
 _TAG = re.compile(r"<[^<>]*>")
@@ -64,13 +64,11 @@ class Columns:
     id: str = ""
     url: str = ""
 
-    def of(self, part: str, row: Mapping[str, Any]) -> Any:
-        """The value of a part in a row."""
-        chosen_name = getattr(self, part)
-        for name in (chosen_name,) if chosen_name else NAMES[part]:
-            if row.get(name) is not None:
-                return row[name]
-        return None
+    def value(self, part: str, row: Mapping[str, Any]) -> Any:
+        """Return the value of a part in a row, or None if the row has none."""
+        column = getattr(self, part)
+        names = (column,) if column else NAMES[part]
+        return next((row[name] for name in names if row.get(name) is not None), None)
 
 
 def read_corpus(path: Path, columns: Columns) -> Iterator[Document | InvalidDocument]:
@@ -92,7 +90,7 @@ def read_corpus(path: Path, columns: Columns) -> Iterator[Document | InvalidDocu
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """What can be read below a folder, in the order of the names; hidden ones are left out."""
+    """Yield the files below a folder that can be read, in the order of their names; hidden ones are left out."""
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] != ".")
         for name in sorted(names):
@@ -117,9 +115,8 @@ def _rows(file: Path, where: str, columns: Columns) -> Iterator[Document | Inval
 
 
 def _document(row: Row, number: str, columns: Columns) -> Document | str:
-    """The document of a row, or what is wrong with it."""
-    text = columns.of("text", row.columns)
-    title, id = columns.of("title", row.columns), columns.of("id", row.columns)
+    """Return the document of a row, or what is wrong with it."""
+    text, title, id, url = (columns.value(part, row.columns) for part in NAMES)
     if text is None:
         expected = repr(columns.text) if columns.text else f"any of {', '.join(NAMES['text'])}"
         return f"has no text: the columns are {named(row.columns)}; expected {expected} (--text COLUMN names another)"
@@ -128,38 +125,39 @@ def _document(row: Row, number: str, columns: Columns) -> Document | str:
     if not text.strip():
         return "has an empty text"
     if title is None and text.startswith('"') and "\n" in text[:_TITLE_CHARS]:
-        title, text = titled(text)
+        title, text = split_title(text)
     id = number if isinstance(id, bool | list | dict | None) or id == "" else id
-    return clean(str(id), title if isinstance(title, str) else "", text, columns.of("url", row.columns) or "")
+    return clean(str(id), title if isinstance(title, str) else "", text, url or "")
 
 
-def titled(contents: str) -> tuple[str, str]:
-    """Title and text of what Search-R1 calls contents: the title, in quotes, is the first line."""
+def split_title(contents: str) -> tuple[str, str]:
+    """Return title and text of what Search-R1 calls contents: the title, in quotes, is the first line."""
     title, _, text = contents.partition("\n")
     return title.strip('"'), text
 
 
 def clean(id: str, title: str, text: str, url: Any = "") -> Document:
-    """A document whose parts are sound: Unicode texts, ids and titles of one line, some title."""
+    """Return a document with valid parts: Unicode texts, ids and titles of one line, some title."""
     parts = [_one_line(part)[:2000] for part in (id, title or text[:200], url if isinstance(url, str) else "")]
     if not title:
         parts[1] = f"{parts[1][:70].rsplit(' ', 1)[0]} ..." if len(parts[1]) > 70 else parts[1]
-    return Document(parts[0], parts[1], _sound(text), parts[2])
+    return Document(parts[0], parts[1], valid_text(text), parts[2])
 
 
-def _sound(text: str) -> str:
+def valid_text(text: str) -> str:
+    """Return a text without half characters, which UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _one_line(text: str) -> str:
-    return _CONTROL.sub(" ", _sound(text)).strip()
+    return _CONTROL.sub(" ", valid_text(text)).strip()
 
 
 # Files
 
 
 def _file(file: Path, place: str) -> Document | InvalidDocument:
-    """A file as one document, by its path in the corpus."""
+    """Return a file as one document, by its path in the corpus."""
     try:
         size = file.stat().st_size
         if size > FILE_BYTES:
@@ -181,7 +179,7 @@ def _file(file: Path, place: str) -> Document | InvalidDocument:
 
 
 def _too_deep(data: bytes) -> bool:
-    """The parser's time grows with the square of the depth: 100,000 open tags would take minutes."""
+    """Return whether tags nest too deeply for the parser: 100,000 open tags would take minutes."""
     depth = 0
     if data.count(b"<") > _DEPTH:
         for match in _NESTED.finditer(data):
@@ -192,7 +190,7 @@ def _too_deep(data: bytes) -> bool:
 
 
 def page_text(data: bytes) -> tuple[str, str]:
-    """The title of an HTML page, and its text: a line for each block, headings as in Markdown."""
+    """Return the title of an HTML page, and its text: a line for each block, headings as in Markdown."""
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:

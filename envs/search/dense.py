@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.envs.search.documents import Stored
+from palaestra.envs.search.documents import Stored, hit_of
 from palaestra.envs.search.embedding import Embedder, Vectors
 from palaestra.envs.search.folder import IndexFolder, close_folder, open_folder, refuse_links
 from palaestra.envs.search.index import Document, Hit
-from palaestra.envs.search.words import content_words, passage
+from palaestra.envs.search.words import content_words
 from palaestra.errors import MissingExtra, UsageError
 
 FLAT_VECTORS = 100_000
-PASSAGE_CHARS = 1000
-"""Most characters of a document in a hit."""
 _SAMPLE = 64
 """Vectors for each list, from which the lists are learned."""
 _ROWS = 1024
@@ -31,7 +29,7 @@ _ROWS = 1024
 
 
 class DenseIndex:
-    """An index that `palaestra index build --dense MODEL` made."""
+    """An index of `palaestra index build --dense MODEL`."""
 
     waits = True
     batch = 64
@@ -58,11 +56,11 @@ class DenseIndex:
             self._vectors.nprobe = probes
 
     def check(self) -> None:
-        """Load the model, and see whether it is the one that the index was built with."""
+        """Load the model, and check that its vectors have the size of those in the index."""
         self._search(["test"], 1)
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The nearest documents of each query."""
+        """Return the nearest documents of each query."""
         return await asyncio.to_thread(self._search, list(queries), k)
 
     def _search(self, queries: list[str], k: int) -> list[list[Hit]]:
@@ -75,23 +73,15 @@ class DenseIndex:
                 f"{self.dimensions}; it was built with another one"
             )
         scores, numbers = self._vectors.search(vectors, min(k, len(self.documents)))
-        return [
-            [self._hit(int(number), float(score), query) for number, score in zip(*row, strict=True) if number >= 0]
-            for query, row in zip(queries, zip(numbers, scores, strict=True), strict=True)
-        ]
-
-    def _hit(self, number: int, score: float, query: str) -> Hit:
-        document = self.documents[number]
-        return Hit(
-            document.id,
-            document.title,
-            passage(document.text, content_words(query), PASSAGE_CHARS),
-            score,
-            document.url,
-        )
+        hits_by_query = []
+        for query, ranked, row in zip(queries, numbers.tolist(), scores.tolist(), strict=True):
+            words = content_words(query)
+            pairs = [(number, score) for number, score in zip(ranked, row, strict=True) if number >= 0]
+            hits_by_query.append([hit_of(self.documents[number], words, score) for number, score in pairs])
+        return hits_by_query
 
     async def get(self, id: str) -> Document:
-        """A document by its id."""
+        """Return a document by its id."""
         return self.documents.of_id(id)
 
     def close(self) -> None:
@@ -99,7 +89,7 @@ class DenseIndex:
 
 
 def library() -> Any:
-    """faiss, or what to install."""
+    """Return the module faiss, or raise MissingExtra."""
     try:
         import faiss
     except ImportError as error:
@@ -108,11 +98,14 @@ def library() -> Any:
 
 
 def add_vectors(
-    path: Path, embedder: Embedder, told: Callable[[int, int], None] = lambda done, of: None, flat: int = FLAT_VECTORS
+    path: Path,
+    embedder: Embedder,
+    report: Callable[[int, int], None] = lambda done, count: None,
+    flat: int = FLAT_VECTORS,
 ) -> IndexFolder:
-    """Give an index of words its vectors; what an interrupted run has embedded is kept.
+    """Add vectors to an index of words; a run that was interrupted is resumed.
 
-    `told` hears how many of how many documents are embedded. More vectors than `flat` are put in lists.
+    `report` gets the number of embedded documents, and of all. More vectors than `flat` are put in lists.
     """
     folder = open_folder(path, "embedded")
     if folder.dense is not None:
@@ -141,7 +134,7 @@ def add_vectors(
             file.write(embedder.passages(texts).tobytes())
             file.flush()
             done += len(texts)
-            told(done, len(documents))
+            report(done, len(documents))
     vectors = np.memmap(raw, np.float32, "r").reshape(-1, dimensions)
     _write(vectors, path / "vectors.faiss", flat)
     raw.unlink()
@@ -152,12 +145,12 @@ def add_vectors(
 
 
 def _text(document: Document, embedder: Embedder) -> str:
-    """What of a document is embedded; no token is longer than some letters, so the rest is never read."""
+    """Return the text of a document that is embedded: a token has at most some letters, so the rest is never read."""
     return f"{document.title}\n{document.text[: 20 * embedder.tokens]}"
 
 
 def _write(vectors: Vectors, path: Path, flat: int) -> None:
-    """The vectors as faiss has them, in bounded memory."""
+    """Write the vectors as an index of faiss, in bounded memory."""
     faiss, (count, dimensions) = library(), vectors.shape
     if count <= flat:
         index = faiss.IndexFlatIP(dimensions)
@@ -171,6 +164,6 @@ def _write(vectors: Vectors, path: Path, flat: int) -> None:
         index.train(np.ascontiguousarray(vectors[sample]))
     for first in range(0, count, 65_536):
         index.add(np.ascontiguousarray(vectors[first : first + 65_536]))
-    half = path.with_suffix(".half")
-    faiss.write_index(index, str(half))
-    os.replace(half, path)
+    unfinished = path.with_suffix(".half")
+    faiss.write_index(index, str(unfinished))
+    os.replace(unfinished, path)

@@ -13,10 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.envs.search.index import Document
+from palaestra.envs.search.index import Document, Hit
+from palaestra.envs.search.words import passage
 from palaestra.errors import Broken, ToolError, UsageError
 
 Hashes = NDArray[np.uint64]
+PASSAGE_CHARS = 1000
+"""Most characters of a document in a hit."""
 _BREAK = "\x1f"
 """Between the parts of a document. Ids, titles and addresses hold none; a text may."""
 
@@ -29,6 +32,12 @@ def id_hash(id: str) -> int:
 def no_document(id: str) -> ToolError:
     """Return the error for an id that does not exist."""
     return ToolError(f"there is no document {id[:80]!r}; expected one that search has found")
+
+
+def hit_of(document: Document, words: list[str], score: float) -> Hit:
+    """Return a document as a hit, with the passage that holds most of the words."""
+    text = passage(document.text, words, PASSAGE_CHARS)
+    return Hit(document.id, document.title, text, score, document.url)
 
 
 class Listed:
@@ -47,13 +56,10 @@ class Listed:
         return self._documents[number]
 
     def of_id(self, id: str) -> Document:
-        """The one of that id."""
+        """Return the document with this id."""
         if id not in self._numbers:
             raise no_document(id)
         return self._documents[self._numbers[id]]
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
 
 class Stored:
@@ -81,7 +87,7 @@ class Stored:
         return Document(id, title, text, url)
 
     def of_id(self, id: str) -> Document:
-        """The one of that id."""
+        """Return the document with this id."""
         key = np.uint64(id_hash(id))
         at = int(np.searchsorted(self._ids, key, sorter=self._order))
         if at < len(self._ids) and self._ids[number := int(self._order[at])] == key:
@@ -90,30 +96,25 @@ class Stored:
                 return document
         raise no_document(id)
 
-    def close(self) -> None:
-        """The maps end with their last reader."""
-
 
 class Writing:
-    """Writes documents. Earlier documents after the first `kept` are cut off."""
+    """Writes documents. Earlier documents after the first `count` are cut off."""
 
-    def __init__(self, folder: Path, kept: int) -> None:
+    def __init__(self, folder: Path, count: int) -> None:
         self._files = {name: (folder / name).open("ab") for name in ("documents", "offsets", "ids")}
         self._folder = folder
         offsets = np.fromfile(folder / "offsets", np.uint64)
-        self._end = int(offsets[kept]) if len(offsets) else 0
-        for name, size in (
-            ("documents", self._end),
-            ("offsets", 8 * (kept + 1) * bool(len(offsets))),
-            ("ids", 8 * kept),
-        ):
-            self._files[name].truncate(size)
-        if not len(offsets):
+        self._end = int(offsets[count]) if len(offsets) else 0
+        self._files["documents"].truncate(self._end)
+        self._files["ids"].truncate(8 * count)
+        if len(offsets):
+            self._files["offsets"].truncate(8 * (count + 1))
+        else:
             self._files["offsets"].write(bytes(8))
         self.hashes: Hashes = np.fromfile(folder / "ids", np.uint64)
 
     def add(self, document: Document, hashed: int) -> None:
-        """One more. Its id, title and address hold no control characters."""
+        """Write a document. Its id, title and address hold no control characters."""
         text = _BREAK.join((document.id, document.title, document.url, document.text)).encode()
         self._end += len(text)
         self._files["documents"].write(text)
@@ -126,7 +127,7 @@ class Writing:
             file.flush()
 
     def close(self) -> None:
-        """End the files."""
+        """Close the files."""
         for file in self._files.values():
             file.close()
 

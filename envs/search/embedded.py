@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from palaestra.envs.search.documents import Listed, Stored
+from palaestra.envs.search.documents import Listed, Stored, hit_of
 from palaestra.envs.search.folder import open_folder
 from palaestra.envs.search.index import Document, Hit
-from palaestra.envs.search.words import content_words, passage, spaced
+from palaestra.envs.search.words import content_words, spaced
 from palaestra.errors import Broken, MissingExtra, UsageError
 
-PASSAGE_CHARS = 1000
-"""Most characters of a document in a hit."""
 _ANALYZER = "palaestra"
-_LEAST_HEAP = 15_000_000
-"""Bytes of memory that tantivy's writer asks for at least."""
+_MIN_HEAP_BYTES = 15_000_000
+"""Smallest heap of tantivy's writer."""
 _HEADING = re.compile(r"^#{1,6} +(\S.*)", re.MULTILINE)
 _FIELDS = ("words", "headings")
 _numbers = itertools.count(1)
@@ -48,10 +46,10 @@ class EmbeddedIndex:
 
     @classmethod
     def of(cls, documents: Sequence[Document]) -> Self:
-        """An index of these documents, in memory."""
+        """Return an index of these documents, in memory."""
         listing = Listed(documents)
         index = library().Index(schema())
-        writer = writer_of(index, _LEAST_HEAP)
+        writer = writer_of(index, _MIN_HEAP_BYTES)
         for number, document in enumerate(documents):
             add(writer, number, document)
         writer.commit()
@@ -61,8 +59,8 @@ class EmbeddedIndex:
         new_index._begin(index, listing, f"memory-{next(_numbers)}", (cls.of, (documents,)))
         return new_index
 
-    def _begin(self, index: Any, documents: Listed | Stored, version: str, made: tuple[Any, ...]) -> None:
-        self.version, self.documents, self._made = version, documents, made
+    def _begin(self, index: Any, documents: Listed | Stored, version: str, source: tuple[Any, ...]) -> None:
+        self.version, self.documents, self._source = version, documents, source
         self._tantivy, self._analyzer = library(), analyzer()
         self._searcher, self._schema = index.searcher(), index.schema
 
@@ -71,26 +69,19 @@ class EmbeddedIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments for pickle: another process opens, or makes, its own index."""
-        return self._made
+        return self._source
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The best hits of each query."""
+        """Return the best hits of each query."""
         return [self.search(query, k) for query in queries]
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """The same for one query, without awaiting anything."""
-        words = content_words(query)
-        documents = self.documents
-        hits = []
-        for number, score in self.ranked(words, k):
-            document = documents[number]
-            hits.append(
-                Hit(document.id, document.title, passage(document.text, words, PASSAGE_CHARS), score, document.url)
-            )
-        return hits
+        """Return the best hits of one query, without awaiting anything."""
+        words, documents = content_words(query), self.documents
+        return [hit_of(documents[number], words, score) for number, score in self.ranked(words, k)]
 
     def ranked(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
-        """The numbers of the best documents with their scores."""
+        """Return the numbers of the best documents with their scores."""
         query, should = self._tantivy.Query, self._tantivy.Occur.Should
         if not words or k < 1:
             return []
@@ -106,19 +97,15 @@ class EmbeddedIndex:
         return [(number, score) for number, (score, _) in zip(numbers, hits, strict=True)]
 
     async def get(self, id: str) -> Document:
-        """A document by its id."""
+        """Return a document by its id."""
         return self.documents.of_id(id)
 
     def close(self) -> None:
-        """Files stay open until the last reader has gone."""
-        self.documents.close()
-
-
-# What building shares.
+        """Do nothing: files stay open until their last reader has ended."""
 
 
 def library() -> Any:
-    """tantivy, or what to install."""
+    """Return the module tantivy, or raise MissingExtra."""
     try:
         import tantivy
     except ImportError as error:
@@ -145,7 +132,7 @@ def analyzer() -> Any:
 
 
 def writer_of(index: Any, heap: int) -> Any:
-    """A writer of one thread: the order of documents, and so of equal scores, is that in which they came."""
+    """Return a writer of one thread, which keeps the order of documents, and so the order of equal scores."""
     index.register_tokenizer(_ANALYZER, analyzer())
     return index.writer(heap, 1)
 

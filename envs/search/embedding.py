@@ -41,11 +41,11 @@ class Embedder:
         self._guard = threading.Lock()
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """A row for each query."""
+        """Return a row for each query."""
         return self._rows([self.query_prefix + text for text in texts])
 
     def passages(self, texts: Sequence[str]) -> Vectors:
-        """A row for each passage."""
+        """Return a row for each passage."""
         return self._rows([self.passage_prefix + text for text in texts])
 
     def _rows(self, texts: list[str]) -> Vectors:

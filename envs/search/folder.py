@@ -15,7 +15,7 @@ FORMAT = 1
 """Version of the folder format; an index of another version is refused and must be built again."""
 MANIFEST = "palaestra-index.json"
 PROGRESS = "progress.json"
-"""Only while an index is being built."""
+"""File that exists only while an index is being built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class IndexFolder:
 
 
 def open_folder(path: str | Path, engine: str) -> IndexFolder:
-    """What an index says of itself; a UsageError that says what to do where it cannot be used."""
+    """Return the manifest of an index; raise a UsageError that says what to do if it cannot be used."""
     folder = Path(path).expanduser()
     build = f"palaestra index build CORPUS --to {path}"
     if not (folder / MANIFEST).is_file():
@@ -52,41 +52,46 @@ def open_folder(path: str | Path, engine: str) -> IndexFolder:
                 f"the index {path} has the format {meta['format']!r}, and this palaestra reads {FORMAT}; delete it and "
                 f"build it again: `{build}`"
             )
-        found_folder = IndexFolder(folder, **meta)
-        wrong = [(name, _size(folder / name)) for name, size in found_folder.sizes.items()]
-        wrong = [(name, size) for name, size in wrong if size != found_folder.sizes[name]]
+        index = IndexFolder(folder, **meta)
+        wrong = [name for name, size in index.sizes.items() if _size(folder / name) != size]
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"the index {path} is damaged ({MANIFEST}: {error}); delete it and build it again") from None
     if wrong:
-        name, size = wrong[0]
-        how = "is missing" if size < 0 else "has another size"
-        raise UsageError(f"the index {path} is damaged: {name} {how}; delete it and build it again")
-    if engine == "dense" and found_folder.dense is None:
+        how = "has another size" if (folder / wrong[0]).is_file() else "is missing"
+        raise UsageError(f"the index {path} is damaged: {wrong[0]} {how}; delete it and build it again")
+    if engine == "dense" and index.dense is None:
         raise UsageError(f"the index {path} has no vectors; build it with a model: `{build} --dense MODEL`")
-    return found_folder
+    return index
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse links in a folder that a build goes on in: what is written there would lie elsewhere."""
+    """Raise UsageError for a link in a folder to write in: the files would be written elsewhere."""
     if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
         raise UsageError(f"{link} is a link, and an index is written inside its own folder; build it in a new one")
 
 
 def close_folder(folder: IndexFolder) -> None:
-    """Write down that it is complete, with the sizes of its files."""
-    sizes = {str(file.relative_to(folder.path)): _size(file) for file in files_of(folder.path)}
+    """Write the manifest of an index that is complete, with the sizes of its files."""
+    files = files_of(folder.path)
+    mode = (folder.path / "documents").stat().st_mode
+    for file in files:  # tantivy makes some for its user alone, and others are to read the index too.
+        file.chmod(mode)
+    sizes = {str(file.relative_to(folder.path)): _size(file) for file in files}
     manifest = {name: value for name, value in asdict(folder).items() if name != "path"} | {"sizes": sizes}
-    half = folder.path / f"{MANIFEST}.half"
-    half.write_text(json.dumps(manifest, indent=1), "utf-8")
-    for file in files_of(folder.path):  # tantivy makes some for its user alone, and others are to read the index too.
-        file.chmod(half.stat().st_mode)
-    os.replace(half, folder.path / MANIFEST)
+    write_file(folder.path / MANIFEST, json.dumps(manifest, indent=1))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a whole file, or leave the old one as it was."""
+    unfinished = path.with_name(f"{path.name}.half")
+    unfinished.write_text(text, "utf-8")
+    os.replace(unfinished, path)
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of an index, without what tells of its making."""
+    """Return the files of an index, without those about its build."""
     ignored = (MANIFEST, f"{MANIFEST}.half", PROGRESS, f"{PROGRESS}.half")
     return sorted(
         file for file in path.rglob("*") if file.is_file() and file.name not in ignored and file.suffix != ".lock"

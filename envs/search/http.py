@@ -17,7 +17,7 @@ from palaestra.endpoint.config import Secret, address_of
 from palaestra.endpoint.http import HttpClient, Response, RetryableError
 from palaestra.envs.search.embedding import Embedder
 from palaestra.envs.search.index import Document, Hit
-from palaestra.envs.search.mappings import Form, at, filled, form_of, names_in
+from palaestra.envs.search.mappings import Form, at, fill, form_of, names_in
 from palaestra.errors import Broken, ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 ANSWER_BYTES = 16 * 2**20
 TEXT_CHARS = 20_000
 """Most characters of a result's text; the rest is cut off."""
-OPENING = 10.0
+CHECK_SECONDS = 10.0
 """Seconds in which a server must answer the first question."""
 _FIRST_WAIT = 0.25
-_GRACE = 5.0
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_GRACE_SECONDS = 5.0
+_RETRIED = (408, 425, 429, 500, 502, 503, 504)
 _REFUSED = (400, 413, 414, 422)
 """HTTP statuses of servers that refuse a query."""
 
@@ -90,37 +90,39 @@ class HttpSearch:
             transport=transport,
         )  # fmt: skip
         self._background = BackgroundLoop("search")
-        self._room: asyncio.Semaphore | None = None
+        self._free: asyncio.Semaphore | None = None
         self._at_once = int(at_once)
 
     @property
     def batch(self) -> int:
-        """Queries that one trip takes."""
+        """Return the number of queries that one trip takes."""
         return self.form.batch
 
     @property
     def trouble(self) -> str:
-        """Why the server's last try failed; empty where it went well."""
+        """Return why the last try failed; empty if it succeeded."""
         return self._http.trouble
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address})"
 
     def check(self) -> None:
-        """Ask something, to see whether the server is there, takes the key, and answers what the mapping says."""
-        patience = min(OPENING, self.patience)
+        """Ask something; raise UsageError if the server is gone, refuses the key, or does not fit the mapping."""
+        patience = min(CHECK_SECONDS, self.patience)
         try:
-            self._background.submit(self._found(["test"], 1, patience)).result(patience + self.seconds + _GRACE)
+            self._background.submit(self._search(["test"], 1, patience)).result(
+                patience + self.seconds + _GRACE_SECONDS
+            )
         except (Broken, ToolError, TimeoutError) as error:
             raise UsageError(f"the search server cannot be used: {error}") from None
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The best hits of each query; in as few trips as the server's kind allows."""
+        """Return the best hits of each query, in as few trips as the server's kind allows."""
         hits: list[list[Hit]] = await self._outcome(self._all(list(queries), k), self.patience + self.seconds)
         return hits
 
     async def get(self, id: str) -> Document:
-        """A document, where the server gives any."""
+        """Return a document, if the server gives any."""
         if not self.form.get:
             raise ToolError("this search engine gives no whole documents")
         document: Document = await self._outcome(self._document(id), self.patience + self.seconds)
@@ -130,54 +132,54 @@ class HttpSearch:
         """End the connections and their thread."""
         self._background.close(self._http.aclose())
 
-    # On the thread of the loop.
+    # Methods that run on the thread of the loop.
 
     async def _outcome(self, work: Any, seconds: float) -> Any:
-        return await self._background.outcome(work, seconds + _GRACE, False)
+        return await self._background.outcome(work, seconds + _GRACE_SECONDS, False)
 
     async def _all(self, queries: list[str], k: int) -> list[list[Hit]]:
         size = self.batch
-        trips = [self._found(queries[at : at + size], k, self.patience) for at in range(0, len(queries), size)]
+        trips = [self._search(queries[at : at + size], k, self.patience) for at in range(0, len(queries), size)]
         return [hits for trip in await asyncio.gather(*trips) for hits in trip]
 
-    async def _found(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
+    async def _search(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
         """Send queries in one trip; return the hits of each."""
         form = self.form
-        values = [{"{query}": query, "{k}": min(k, form.most)} for query in queries]
+        values = [{"{query}": query, "{k}": min(k, form.max_results)} for query in queries]
         if self.embedder is not None:
             vectors = await asyncio.to_thread(self.embedder.queries, queries)
             values = [entry | {"{vector}": vector} for entry, vector in zip(values, vectors.tolist(), strict=True)]
-        answer = await self._asked(*self._request(values), patience)
+        answer = await self._fetch(*self._request(values), patience)
         answers = at(answer, form.answers) if form.each is not None else [answer]
         if not isinstance(answers, list) or len(answers) != len(queries):
             raise self._strange(f"no list of {len(queries)} answers at {form.answers!r}")
         return [self._hits(entry, query, k) for entry, query in zip(answers, queries, strict=True)]
 
     def _request(self, values: list[dict[str, Any]]) -> tuple[str, bytes | None]:
-        """The path and the body of a trip."""
+        """Return the path and the body of a trip."""
         form = self.form
         if form.each is not None:
-            each = [filled(form.each, entry) for entry in values]
+            each = [fill(form.each, entry) for entry in values]
             if form.body is None:
                 return form.path, "".join(f"{json.dumps(line)}\n" for lines in each for line in lines).encode()
-            return form.path, json.dumps(filled(form.body, values[0] | {"{each}": each})).encode()
-        body = filled(form.body, values[0])
+            return form.path, json.dumps(fill(form.body, values[0] | {"{each}": each})).encode()
+        body = fill(form.body, values[0])
         if form.method == "GET":
             return f"{form.path}?{urlencode(body, errors='replace')}", None
         return form.path, json.dumps(body).encode()
 
     async def _document(self, id: str) -> Document:
         path = self.form.get.replace("{id}", quote(id, safe="", errors="replace"))
-        answer = at(await self._asked(path, None, self.patience, missing=id), self.form.got)
+        answer = at(await self._fetch(path, None, self.patience, missing=id), self.form.got)
         hits = self._hits_of([answer], id)
         if not hits:
             raise ToolError(f"there is no document {id[:80]!r}")
         return Document(id, hits[0].title, hits[0].text, hits[0].url)
 
-    async def _asked(self, path: str, body: bytes | None, patience: float, missing: str = "") -> Any:
-        """The JSON of an answer; tried again while that may help."""
-        if self._room is None:
-            self._room = asyncio.Semaphore(self._at_once)
+    async def _fetch(self, path: str, body: bytes | None, patience: float, missing: str = "") -> Any:
+        """Return the JSON of an answer; retry if that may help."""
+        if self._free is None:
+            self._free = asyncio.Semaphore(self._at_once)
 
         async def attempt() -> Any:
             try:
@@ -186,7 +188,7 @@ class HttpSearch:
             except TimeoutError:
                 raise RetryableError(f"no answer within {self.seconds:g} s") from None
 
-        async with self._room:
+        async with self._free:
             return await self._http.retried(attempt, patience, _FIRST_WAIT, seconds=self.seconds)
 
     def _read(self, response: Response, missing: str) -> Any:
@@ -198,7 +200,7 @@ class HttpSearch:
             raise UsageError(f"{self.address} refused the key (or its absence; key_env names its variable); {details}")
         if missing and status == 404:
             raise ToolError(f"there is no document {missing[:80]!r}")
-        if status in _AGAIN:
+        if status in _RETRIED:
             raise RetryableError(details, response.wait)
         if status in _REFUSED:
             raise ToolError(f"the search engine refused the query; {details}")
@@ -237,7 +239,7 @@ class HttpSearch:
 
 
 def _text(value: Any) -> str:
-    """A value as sound text, "" for what is none."""
+    """Return a value as valid text, "" for other types."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     return str(value)[:TEXT_CHARS].encode("utf-8", "replace").decode().replace("\0", "")

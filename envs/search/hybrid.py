@@ -11,11 +11,11 @@ from pathlib import Path
 
 from palaestra.envs.search.dense import DenseIndex
 from palaestra.envs.search.embedded import EmbeddedIndex
-from palaestra.envs.search.index import Document, Hit, Index
+from palaestra.envs.search.index import Document, Hit
 
 _CONSTANT = 60
-_LEAST_DEPTH = 50
-"""Hits of either engine that are fused."""
+_MIN_DEPTH = 50
+"""Hits of each index that are fused, or `k` if that is more."""
 
 
 class HybridIndex:
@@ -26,46 +26,32 @@ class HybridIndex:
 
     def __init__(self, path: str | Path, *, model: str = "", device: str = "cpu", probes: int = 32) -> None:
         """The options are those of a `DenseIndex`."""
-        self._begin(EmbeddedIndex(path), DenseIndex(path, model=model, device=device, probes=probes))
-
-    @classmethod
-    def of(cls, *indexes: Index) -> "HybridIndex":
-        """Return a hybrid of indexes over the same documents. Documents are read from the first."""
-        hybrid = cls.__new__(cls)
-        hybrid._begin(*indexes)
-        return hybrid
-
-    def _begin(self, *indexes: Index) -> None:
-        self.indexes = indexes
-
-    @property
-    def version(self) -> str:
-        """Return the versions of all indexes."""
-        return " + ".join(index.version for index in self.indexes)
+        self.embedded = EmbeddedIndex(path)
+        self.dense = DenseIndex(path, model=model, device=device, probes=probes)
+        self.version = f"{self.embedded.version} + {self.dense.version}"
 
     def check(self) -> None:
-        """Check all indexes; raise UsageError if one cannot be used."""
-        for index in self.indexes:
-            getattr(index, "check", lambda: None)()
+        """Load the model of the vectors, and check it."""
+        self.dense.check()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The best hits of each query."""
-        depth = max(k, _LEAST_DEPTH)
-        answers = await asyncio.gather(*(index.search_many(queries, depth) for index in self.indexes))
-        return [fused(lists, k) for lists in zip(*answers, strict=True)]
+        """Return the best hits of each query."""
+        depth = max(k, _MIN_DEPTH)
+        answers = await asyncio.gather(*(index.search_many(queries, depth) for index in (self.embedded, self.dense)))
+        return [fuse(lists, k) for lists in zip(*answers, strict=True)]
 
     async def get(self, id: str) -> Document:
-        """A document by its id."""
-        return await self.indexes[0].get(id)
+        """Return a document by its id."""
+        return await self.embedded.get(id)
 
     def close(self) -> None:
-        """Close all."""
-        for index in self.indexes:
-            index.close()
+        """Close both indexes."""
+        self.embedded.close()
+        self.dense.close()
 
 
-def fused(lists: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """The best of several ranked lists; of two with equal scores the one that came first."""
+def fuse(lists: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
+    """Return the best of several ranked lists; of two with equal scores the one that came first."""
     scores: dict[str, float] = {}
     hits: dict[str, Hit] = {}
     for ranked in lists:

@@ -25,7 +25,7 @@ class Hit:
     id: str
     title: str
     text: str
-    """A passage of it, or all: what the engine shows of a document."""
+    """A passage of the document, or all of it."""
     score: float
     """Higher is better; comparable within one query alone."""
     url: str = ""
@@ -35,17 +35,17 @@ class Index(Protocol):
     """An engine, or a client of one. Everything that an agent can cause is a ToolError; a dead server is Broken."""
 
     waits: bool
-    """Whether an answer comes over a network: an engine in this process answers without awaiting anything."""
+    """True if an answer comes over a network; an index in this process answers without awaiting anything."""
 
     @property
     def version(self) -> str:
-        """What a cache is keyed by: another one when any answer may differ."""
+        """Return the key of a cache: it changes when any answer may differ."""
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The best `k` hits of each query, the best first. One trip for all of them."""
+        """Return the best `k` hits of each query, the best first, in one trip."""
 
     async def get(self, id: str) -> Document:
-        """A document by the id of a hit. A ToolError where there is none, or where the engine cannot tell."""
+        """Return a document by the id of a hit; raise ToolError if there is none, or if the engine gives none."""
 
     def close(self) -> None:
-        """Give back what it holds. May come twice, from any thread."""
+        """Release its resources. It may be called twice, from any thread."""

@@ -13,6 +13,7 @@ from typing import Any
 from palaestra.errors import UsageError
 
 Path = str | tuple[str, ...]
+_PARTS = {"id", "title", "text", "url", "score"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Form:
     """How one kind of server is asked."""
 
     path: str = ""
-    """Behind the address."""
+    """Path behind the address."""
     method: str = "POST"
     """A GET sends `body` as parameters."""
     body: Any = None
@@ -39,8 +40,8 @@ class Form:
     """Path to the document in that answer, which has the form of a result."""
     key_header: str = "Authorization"
     """The header in which the key is sent; Authorization sends it as a Bearer token."""
-    most: int = 100
-    """Results that may be asked for."""
+    max_results: int = 100
+    """Most results that a server gives."""
 
     @property
     def batch(self) -> int:
@@ -59,12 +60,12 @@ MAPPINGS: Mapping[str, Form] = {
     ),
     "tavily": Form(
         "/search", body={"query": "{query}", "max_results": "{k}"}, results="results",
-        hit={"id": "url", "title": "title", "text": "content", "url": "url", "score": "score"}, most=20,
+        hit={"id": "url", "title": "title", "text": "content", "url": "url", "score": "score"}, max_results=20,
     ),
     "brave": Form(
         "/res/v1/web/search", "GET", {"q": "{query}", "count": "{k}"}, results="web.results",
         hit={"id": "url", "title": "title", "text": "description", "url": "url"}, key_header="X-Subscription-Token",
-        most=20,
+        max_results=20,
     ),
     "elasticsearch": Form(
         "/_msearch",
@@ -87,21 +88,20 @@ MAPPINGS: Mapping[str, Form] = {
 
 
 def form_of(mapping: "str | Form | Mapping[str, Any]") -> Form:
-    """A mapping by its name, or a user's own."""
+    """Return a mapping by its name, or from a user's own."""
     if isinstance(mapping, Form):
         return mapping
     if isinstance(mapping, str):
         if mapping in MAPPINGS:
             return MAPPINGS[mapping]
         raise UsageError(f"no mapping is named {mapping!r}; expected {', '.join(MAPPINGS)}, or a dict of your own")
-    names = {each_field.name for each_field in fields(Form)}
-    for name in mapping:
-        if name not in names:
-            close = get_close_matches(str(name), names, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(f"a mapping has no {name!r}; {hint}known: {', '.join(sorted(names))}")
+    names = sorted(each_field.name for each_field in fields(Form))
+    if unknown := [str(name) for name in mapping if name not in names]:
+        close = get_close_matches(unknown[0], names, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UsageError(f"a mapping has no {unknown[0]!r}; {hint}known: {', '.join(names)}")
     form = Form(**mapping)
-    if not isinstance(form.hit, Mapping) or not form.hit.get("text") or set(form.hit) - set(_PARTS):
+    if not isinstance(form.hit, Mapping) or not form.hit.get("text") or set(form.hit) - _PARTS:
         raise UsageError(
             f"hit of a mapping is {form.hit!r}; expected paths to text, and to any of id, title, url, score"
         )
@@ -112,22 +112,19 @@ def form_of(mapping: "str | Form | Mapping[str, Any]") -> Form:
     return form
 
 
-_PARTS = ("id", "title", "text", "url", "score")
-
-
-def filled(template: Any, values: Mapping[str, Any]) -> Any:
-    """The template with the values in place of their names."""
+def fill(template: Any, values: Mapping[str, Any]) -> Any:
+    """Return the template with the values in place of their names."""
     if isinstance(template, str):
         return values.get(template, template)
     if isinstance(template, Mapping):
-        return {name: filled(item, values) for name, item in template.items()}
+        return {name: fill(item, values) for name, item in template.items()}
     if isinstance(template, list | tuple):
-        return [filled(item, values) for item in template]
+        return [fill(item, values) for item in template]
     return template
 
 
 def names_in(template: Any) -> set[str]:
-    """The texts in a template, among them the names that stand for values."""
+    """Return the texts in a template, among them the names that stand for values."""
     if isinstance(template, str):
         return {template}
     if isinstance(template, Mapping):

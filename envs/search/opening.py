@@ -21,7 +21,7 @@ class _Indexes(Backends[Index]):
         return super().read(where)
 
     def remembered(self, where: Where) -> Remembered:
-        """The process's one, with its memory."""
+        """Return the shared index of this process, with its cache."""
         name, options = self.read(where)
         index = self.shared(name, **options)
         with self._lock:

@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from palaestra.envs.search.corpus import titled
+from palaestra.envs.search.corpus import split_title
 from palaestra.envs.search.http import HttpSearch
 from palaestra.envs.search.index import Hit
 from palaestra.envs.search.mappings import Form
@@ -43,29 +43,29 @@ class RetrieveClient(HttpSearch):
         super().__init__(url.rstrip("/").removesuffix("/retrieve"), _MANY, key_env=key_env, **options)
         self._settled = False
 
-    async def _found(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
+    async def _search(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
         if not self._settled:
             try:
-                hits = await super()._found(queries, k, patience)
+                hits = await super()._search(queries, k, patience)
                 self._settled = True
                 return hits
             except ToolError:
                 self.form, self._settled = _ONE, True
         if self.form is _MANY:
-            return await super()._found(queries, k, patience)
+            return await super()._search(queries, k, patience)
         hits = []
         for query in queries:
-            hits += await super()._found([query], k, patience)
+            hits += await super()._search([query], k, patience)
         return hits
 
     def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
-        """Of a single query the results may lie in a list of one. The title is the first line of the contents."""
+        """Return the hits. Results of a single query may lie in a list of one; the title may be the first line."""
         if len(results) == 1 and isinstance(results[0], list):
             results = results[0]
         hits = super()._hits_of(results, query)
-        return [_titled(hit) if hit.text.startswith('"') else hit for hit in hits]
+        return [_with_title(hit) if hit.text.startswith('"') else hit for hit in hits]
 
 
-def _titled(hit: Hit) -> Hit:
-    title, text = titled(hit.text)
+def _with_title(hit: Hit) -> Hit:
+    title, text = split_title(hit.text)
     return replace(hit, title=title, text=text)

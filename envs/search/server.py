@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.envs.sandboxes.remote.listening import listen
 from palaestra.envs.sandboxes.remote.server import READ_SECONDS, read_body, refused
-from palaestra.envs.search.index import Hit, Index
+from palaestra.envs.search.corpus import valid_text
+from palaestra.envs.search.index import Document, Hit, Index
 from palaestra.errors import MissingExtra, PalaestraError, ToolError
 
 if TYPE_CHECKING:
@@ -21,28 +22,28 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 BODY_BYTES = 4 * 2**20
-MOST_QUERIES = 1024
-MOST_HITS = 100
+MAX_QUERIES = 1024
+MAX_HITS = 100
 _CONNECTIONS = 1024
 
 
 def application(index: Index, token: str = "") -> "Starlette":
-    """The ASGI application. Without a token it answers to names of this machine alone."""
+    """Return the ASGI application. Without a token it answers to names of this machine alone."""
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
     except ImportError as error:
         raise MissingExtra("starlette", "serve", "serving an index") from error
-    front = _SearchHTTPApp(index, token.encode())
+    app = _SearchHTTPApp(index, token.encode())
     routes = [
-        Route("/retrieve", front.guarded(front.retrieve), methods=["POST"]),
-        Route("/document", front.guarded(front.document), methods=["GET"]),
+        Route("/retrieve", app.guarded(app.retrieve), methods=["POST"]),
+        Route("/document", app.guarded(app.document), methods=["GET"]),
     ]
     return Starlette(routes=routes)
 
 
 def serve(index: Index, host: str, port: int, token: str, ready: Callable[[str], None]) -> None:
-    """Answer until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM."""
     listen(application(index, token), host, port, connections=_CONNECTIONS, ready=ready)
 
 
@@ -72,7 +73,7 @@ class _SearchHTTPApp:
         return respond
 
     async def retrieve(self, request: "Request") -> dict[str, Any]:
-        """The documents of each query."""
+        """Return the documents of each query."""
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise _Wrong(415, "expected a content type of application/json")
         try:
@@ -93,19 +94,15 @@ class _SearchHTTPApp:
         count = fields.get("topk") or 3
         if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
             raise _Wrong(422, "queries is no list of texts")
-        if len(queries) > MOST_QUERIES or not isinstance(count, int) or not 1 <= count <= MOST_HITS:
-            raise _Wrong(422, f"at most {MOST_QUERIES} queries go in one request, and topk is from 1 to {MOST_HITS}")
-        hits_by_query = await self.index.search_many([_sound(query) for query in queries], count)
-        return {"result": [[_shown(hit, bool(fields.get("return_scores"))) for hit in hits] for hits in hits_by_query]}
+        if len(queries) > MAX_QUERIES or not isinstance(count, int) or not 1 <= count <= MAX_HITS:
+            raise _Wrong(422, f"at most {MAX_QUERIES} queries go in one request, and topk is from 1 to {MAX_HITS}")
+        hits_by_query = await self.index.search_many([valid_text(query) for query in queries], count)
+        to_json = _scored if fields.get("return_scores") else _document
+        return {"result": [[to_json(hit) for hit in hits] for hits in hits_by_query]}
 
     async def document(self, request: "Request") -> dict[str, Any]:
-        """A whole document."""
-        result = await self.index.get(request.query_params.get("id", ""))
-        return {
-            "id": result.id,
-            "contents": f'"{result.title}"\n{result.text}',
-            "url": result.url,
-        }
+        """Return a whole document."""
+        return _document(await self.index.get(request.query_params.get("id", "")))
 
 
 class _Wrong(Exception):
@@ -116,10 +113,9 @@ class _Wrong(Exception):
         self.status = status
 
 
-def _shown(hit: Hit, scored: bool) -> dict[str, Any]:
-    document = {"id": hit.id, "contents": f'"{hit.title}"\n{hit.text}', "url": hit.url}
-    return {"document": document, "score": hit.score} if scored else document
+def _document(document: Document | Hit) -> dict[str, Any]:
+    return {"id": document.id, "contents": f'"{document.title}"\n{document.text}', "url": document.url}
 
 
-def _sound(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def _scored(hit: Hit) -> dict[str, Any]:
+    return {"document": _document(hit), "score": hit.score}

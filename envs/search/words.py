@@ -6,8 +6,8 @@ which each letter counts as a word.
 
 import re
 
-MOST_WORDS = 64
-"""Different words of a query that are searched for; the rest is left out."""
+MAX_WORDS = 64
+"""Most different words of a query that are searched for."""
 _STOP_WORDS = (
     "a about above after again all also am an and any are as at be because been before being below between "
     "both but by can could did do does doing don down during each either else ever few for from further had "
@@ -21,26 +21,26 @@ _STOPS = frozenset(_STOP_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]")
 _SCANNED = 200_000
-"""Characters of a text in which the best part is looked for."""
+"""Characters of a text that are searched for the best part."""
 _PLACES = 64
-"""Places of one word that are compared."""
+"""Most positions of one word that are compared."""
 
 
 def spaced(text: str) -> str:
-    """Chinese, Japanese and Korean letters as words of their own, and nothing that is no Unicode text."""
+    """Return valid Unicode text in which each Chinese, Japanese or Korean letter is a word."""
     if text.isascii():
         return text
     return _IDEOGRAPH.sub(r" \g<0> ", text.encode("utf-8", "replace").decode())
 
 
 def content_words(query: str) -> list[str]:
-    """Its different words in small letters, without stop words; all of them where it has no others."""
+    """Return the different words of a query in small letters, without stop words unless it has no others."""
     words = list(dict.fromkeys(_WORD.findall(spaced(query).lower())))
-    return ([word for word in words if word not in _STOPS] or words)[:MOST_WORDS]
+    return ([word for word in words if word not in _STOPS] or words)[:MAX_WORDS]
 
 
 def passage(text: str, words: list[str], chars: int) -> str:
-    """The part of a text, at most `chars` long, that holds most of the words; its beginning where it has none."""
+    """Return the part of a text, at most `chars` long, that holds most of the words; its beginning if it has none."""
     if len(text) <= chars:
         return text
     if len(text) <= 2 * chars:  # Most passages of a corpus: its beginning or its end, which takes a third of the time.
@@ -65,10 +65,10 @@ def passage(text: str, words: list[str], chars: int) -> str:
 
 
 def _sentence(text: str, place: int, before: int) -> int:
-    """Where the sentence or the line begins that holds a place, not further before it."""
-    least = max(0, place - before)
-    begin = max(text.rfind("\n", least, place), text.rfind(". ", least, place) + 1)
-    return begin if begin > 0 else least
+    """Return where the sentence or the line of a position begins, at most `before` characters before it."""
+    first = max(0, place - before)
+    begin = max(text.rfind("\n", first, place), text.rfind(". ", first, place) + 1)
+    return begin if begin > 0 else first
 
 
 def _stem(word: str) -> str:
@@ -92,7 +92,7 @@ def _places(lowered: str, words: list[str]) -> list[tuple[int, str]]:
 
 
 def _cut(text: str, begin: int, chars: int) -> str:
-    """So many characters from there, whole words where there are blanks; dots where something is left out."""
+    """Return `chars` characters from `begin`, in whole words if there are blanks, with dots for what is left out."""
     end = min(begin + chars, len(text))
     if begin and (blank := text.find(" ", begin, begin + 40)) >= 0:
         begin = blank + 1

@@ -19,7 +19,7 @@ from palaestra.endpoint.config import DEFAULT_KEY
 from palaestra.envs.core.backends import Backends, Where
 from palaestra.envs.core.tool import tool
 from palaestra.envs.suite.service_requests import instruction_of, words_of
-from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.envs.tools.budgets import BudgetedToolkit, BudgetUsage
 from palaestra.episode import Message, Task
 from palaestra.errors import Broken, ToolError, UsageError
 
@@ -37,18 +37,18 @@ class Customer(BudgetedToolkit):
     max_calls = MAX_QUESTIONS
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        self.data, self.spent = task.data, Spent()
+        self.data, self.usage = task.data, BudgetUsage()
         self.state: dict[str, Any] = {"at": 0, "settled": False, "changed": False}
 
     def snapshot(self) -> Any:
-        return {"data": dict(self.data), "state": self.state, "spent": tuple(self.spent)}
+        return {"data": dict(self.data), "state": self.state, "spent": tuple(self.usage)}
 
     def restore(self, state: Any) -> None:
-        self.data, self.state, self.spent = state["data"], state["state"], Spent(*state["spent"])
+        self.data, self.state, self.usage = state["data"], state["state"], BudgetUsage(*state["spent"])
 
     def accept(self, message: str) -> str:
         """Check and count the agent's message; return it cut to MAX_CHARS. Raise `ToolError` after MAX_QUESTIONS."""
-        if self.spent.calls >= MAX_QUESTIONS:
+        if self.usage.calls >= MAX_QUESTIONS:
             raise ToolError(f"the customer has hung up, after {MAX_QUESTIONS} questions")
         self.admit()
         if not message.strip():

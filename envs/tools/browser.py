@@ -9,22 +9,21 @@ begins, and what of its sites' state the reward may see (`final`). Left out: wha
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from palaestra.envs.browser.browser import Browser, BrowserSession, Page
-from palaestra.envs.browser.format import escaped
-from palaestra.envs.browser.network import Unreached, place_of
+from palaestra.envs.browser.format import escape
+from palaestra.envs.browser.network.addresses import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Site
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.tool import tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.core.window import find, view, window_begin, window_end
-from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.envs.tools.budgets import BudgetedToolkit, BudgetUsage, with_timeout
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError
 
@@ -41,33 +40,39 @@ def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callabl
     return tuple(partial(kit, where) for kit in toolkits)
 
 
-class ReadingBrowser(BudgetedToolkit):
-    """Opens pages and follows links. Settings are class attributes: a subclass changes them."""
+class BrowserToolkit(BudgetedToolkit):
+    """Base of toolkits on a browser. Settings are class attributes: a subclass changes them."""
 
     window_tokens: int = 1024
-    """About how much of a page is shown at a time."""
+    """About how much is shown at a time."""
 
     served: Mapping[str, Site]
     """The sites of the running episode, by host; `final` reads them."""
 
     def __init__(self, browser: Where = "text") -> None:
         self.backend, self._options = BROWSERS.read(browser)
-        self._session: BrowserSession | None = None
         self.served = {}
-        least_seconds = 2 * self.call_seconds + START_SECONDS
-        timed = {
-            name: replace(
-                each_tool, conditions=replace(each_tool.conditions, seconds=max(each_tool.timeout, least_seconds))
-            )
-            for name, each_tool in self.tools.items()
-        }
-        object.__setattr__(self, "tools", timed)  # in place of the class's
-        if self.backend == "text" and not self._opened().waits:
-            self.never_waits()
 
     def sites(self, task: Task) -> Mapping[str, Site]:
         """Return the sites of an episode in this process, by host. Make a new site with state for each episode."""
         return {}
+
+    def _browser(self) -> Browser:
+        return BROWSERS.shared(self.backend, **self._options)
+
+    def _run_in_place_if_possible(self) -> None:
+        if self.backend == "text" and not self._browser().waits:
+            self.never_waits()
+
+
+class ReadingBrowser(BrowserToolkit):
+    """Opens pages and follows links."""
+
+    def __init__(self, browser: Where = "text") -> None:
+        super().__init__(browser)
+        self._session: BrowserSession | None = None
+        self.set_tools(with_timeout(self.tools, 2 * self.call_seconds + START_SECONDS))
+        self._run_in_place_if_possible()
 
     def home(self, task: Task) -> str:
         """Return the address that is open when the episode begins, or "" for none."""
@@ -75,24 +80,25 @@ class ReadingBrowser(BudgetedToolkit):
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Open a new tab. The first call loads its first page."""
-        self._stop()
-        self.served, self._home, self.spent = self.sites(task), self.home(task), Spent()
-        self._begin(self._opened().session(self.served), None, 1)
+        self.close()
+        self.served, self._home, self.usage = self.sites(task), self.home(task), BudgetUsage()
+        self._begin(self._browser().session(self.served), None, 1)
 
     def close(self) -> None:
         """Close the tab."""
-        self._stop()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
     def snapshot(self) -> Any:
         """Return sites, budgets, tab and window."""
-        assert self._session is not None
-        return self.served, self._home, self.spent, self._session.snapshot(), self._page, self._first
+        return self.served, self._home, self.usage, self._tab.snapshot(), self._page, self._first
 
     def restore(self, state: Any) -> None:
         """Continue from a snapshot."""
-        self._stop()
-        self.served, self._home, self.spent, tab, page, first = state
-        self._begin(self._opened().restore(tab), page, first)
+        self.close()
+        self.served, self._home, self.usage, tab, page, first = state
+        self._begin(self._browser().restore(tab), page, first)
 
     @tool
     async def open(self, url: str = "") -> str:
@@ -152,24 +158,22 @@ class ReadingBrowser(BudgetedToolkit):
 
         async def move(seconds: float) -> str:
             page = await self._shown(seconds)
-            lines = len(page.lines)
             last = window_end(page.lines, self._first, self.window_tokens)
             if line:
-                if not 1 <= line <= lines:
-                    raise ToolError(f"there is no line {line}; the lines are 1 to {lines}")
+                if not 1 <= line <= len(page.lines):
+                    raise ToolError(f"there is no line {line}; the lines are 1 to {len(page.lines)}")
                 self._first = line
             elif not down:
                 if self._first == 1:
                     raise ToolError("this is the top of the page")
                 self._first = window_begin(page.lines, self._first - 1, self.window_tokens)
-            elif last >= lines:
-                self._page = page = await self._tab.scroll(True, seconds)
-                if len(page.lines) <= last:
+            else:
+                if last >= len(page.lines):
+                    self._page = page = await self._tab.scroll(True, seconds)
+                if last >= len(page.lines):
                     raise ToolError("this is the end of the page")
                 self._first = last + 1
-            else:
-                self._first = last + 1
-            return self._told(page)
+            return self._text(page)
 
         return await self._in_turn(move)
 
@@ -184,7 +188,7 @@ class ReadingBrowser(BudgetedToolkit):
             before, self._page = self._page, await action(self._tab, seconds)
             same = before is not None and before.url == self._page.url and before.title == self._page.title
             self._first = min(self._first, max(len(self._page.lines), 1)) if same else 1
-            return self._told(self._page)
+            return self._text(self._page)
 
         return await self._in_turn(work)
 
@@ -203,9 +207,9 @@ class ReadingBrowser(BudgetedToolkit):
         except Unreached as lost:  # The author chose the page where the episode begins.
             if lost.place == place_of(self._home):
                 raise Broken(str(lost)) from lost
-            raise ToolError(escaped(str(lost))) from lost
+            raise ToolError(escape(str(lost))) from lost
         except ToolError as error:  # It may name an address or an option that the page chose.
-            raise ToolError(escaped(str(error))) from error
+            raise ToolError(escape(str(error))) from error
         finally:
             self._turn.release()
 
@@ -222,11 +226,11 @@ class ReadingBrowser(BudgetedToolkit):
                 raise Broken(f"the page where the episode begins is gone: {error}") from error
         return self._page
 
-    def _told(self, page: Page) -> str:
+    def _text(self, page: Page) -> str:
         """Return the text for the agent: title, address, note, and a window of the page."""
         title = f"{page.title}\n" if page.title else ""
         note = f"\n({page.note})" if page.note else ""
-        above = escaped(f"{title}{page.url[:MAX_URL]}{note}")
+        above = escape(f"{title}{page.url[:MAX_URL]}{note}")
         return f"{above}\n{view(page.lines, self._first, self.window_tokens)}"
 
     @property
@@ -237,14 +241,6 @@ class ReadingBrowser(BudgetedToolkit):
     def _begin(self, session: BrowserSession, page: Page | None, first: int) -> None:
         self._session, self._page, self._first = session, page, first
         self._turn = asyncio.Lock()
-
-    def _stop(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-    def _opened(self) -> Browser:
-        return BROWSERS.shared(self.backend, **self._options)
 
     _home: str = ""
     _page: Page | None = None

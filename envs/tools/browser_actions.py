@@ -1,8 +1,7 @@
 """BrowserGym's action strings as a toolkit: one tool, `act`, which takes click('12') and the like.
 
 The strings are parsed as Python and never run. They do what the tools of `WebBrowser` do, on every browser; an
-element's id is its number. Left out: the mouse by coordinates, several tabs, files; the agent is told that these
-actions are not possible.
+element's id is its number. Left out: the mouse by coordinates, several tabs, files.
 """
 
 import ast
@@ -20,10 +19,6 @@ from palaestra.errors import ToolError
 MAX_CHARS = 20_000
 MAX_CALLS = 10
 """Most calls in one string."""
-UNSUPPORTED = re.compile(
-    r"dblclick|hover|drag_and_drop|upload_file|mouse_\w+|keyboard_(?:down|up|type|insert_text)|go_forward|new_tab|tab_\w+"
-)
-"""Actions of BrowserGym that are not possible here."""
 
 
 class _OneTool:
@@ -33,7 +28,7 @@ class _OneTool:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.tools = {name: each_tool for name, each_tool in cls.tools.items() if name == "act"}
+        cls.tools = {"act": cls.tools["act"]} if "act" in cls.tools else {}
 
 
 class BrowserActions(_OneTool, WebBrowser):
@@ -51,28 +46,26 @@ class BrowserActions(_OneTool, WebBrowser):
             action: one or several of these calls, one a line; '3' is the number of [3:button Buy]
         """
         page_text = ""
-        for name, arguments, keywords in parsed(action):
-            page_text = await self._called(name, arguments, keywords)
+        for name, arguments, keywords in parse_calls(action):
+            page_text = await self._call(name, arguments, keywords)
             if isinstance(page_text, Done):
                 break
         return page_text
 
-    async def _called(self, name: str, given: Sequence[Any], named: dict[str, Any]) -> str:
+    async def _call(self, name: str, arguments: Sequence[Any], keywords: dict[str, Any]) -> str:
         actions = self._actions()
         if name not in actions:
-            known_actions = f"the actions are {', '.join(actions)}"
-            if UNSUPPORTED.fullmatch(name):
-                raise ToolError(f"{name} is not possible in this browser; {known_actions}")
             close = get_close_matches(name, actions, n=1)
+            hint = f"is {close[0]} meant? " if close else ""
             raise ToolError(
-                f"there is no action {name[:40]!r}; {f'is {close[0]} meant? ' if close else ''}{known_actions}"
+                f"the action {name[:40]!r} is not possible here; {hint}the actions are {', '.join(actions)}"
             )
-        takes = inspect.signature(actions[name])
+        signature = inspect.signature(actions[name])
         try:
-            bound = takes.bind(*given, **named)
+            signature.bind(*arguments, **keywords)
         except TypeError as error:
-            raise ToolError(f"{name}{takes}: {error}".replace(" -> str", "")) from None
-        return await actions[name](*bound.args, **bound.kwargs)
+            raise ToolError(f"{name}{signature}: {error}".replace(" -> str", "")) from None
+        return await actions[name](*arguments, **keywords)
 
     def _actions(self) -> dict[str, Callable[..., Awaitable[str]]]:
         """Return the actions by BrowserGym's names, with its parameters."""
@@ -92,15 +85,13 @@ class BrowserActions(_OneTool, WebBrowser):
             return [await self.select(number(bid), str(option)) for option in option_list][-1]
 
         async def press(bid: Any, key_comb: str) -> str:
-            pressed = key_comb == "Enter" and self._kind(bid) in ("link", "button")
+            pressed = key_comb == "Enter" and re.match(r"\[\d+:(?:link|button)\b", self._bracket(bid))
             page_text = await self.click(number(bid))  # The click gives it the focus.
             return page_text if pressed else await self.press(key_comb)
 
-        async def tick(bid: Any, wanted: bool) -> str:
-            await self.open()
-            if f"({'un' * wanted}checked" in self._bracket(bid):
-                return await self.click(number(bid))
-            return await self.open()
+        async def tick(bid: Any, state_before: str) -> str:
+            page_text = await self.open()
+            return await self.click(number(bid)) if f"({state_before}" in self._bracket(bid) else page_text
 
         async def scroll(delta_x: float = 0, delta_y: float = 0) -> str:
             if not delta_y:
@@ -114,8 +105,8 @@ class BrowserActions(_OneTool, WebBrowser):
             "click": click,
             "fill": fill,
             "clear": lambda bid: self.type(number(bid), ""),
-            "check": lambda bid: tick(bid, True),
-            "uncheck": lambda bid: tick(bid, False),
+            "check": lambda bid: tick(bid, "unchecked"),
+            "uncheck": lambda bid: tick(bid, "checked"),
             "select_option": select_option,
             "press": press,
             "keyboard_press": lambda key: self.press(str(key)),
@@ -130,13 +121,9 @@ class BrowserActions(_OneTool, WebBrowser):
 
     def _bracket(self, bid: Any) -> str:
         """Return the bracket text of an element on the page; "" if it is not there."""
-        pattern = re.compile(rf"\[{number(bid)}:[^\[]*")
         lines = " ".join(self._page.lines) if self._page is not None else ""
-        match = pattern.search(lines)
+        match = re.search(rf"\[{number(bid)}:[^\[]*", lines)
         return match[0] if match else ""
-
-    def _kind(self, bid: Any) -> str:
-        return self._bracket(bid).partition(":")[2].split(" ")[0].rstrip("]")
 
 
 def number(bid: Any) -> int:
@@ -147,7 +134,7 @@ def number(bid: Any) -> int:
         raise ToolError(f"{str(bid)[:40]!r} is no number; expected click('3') for [3:button Buy]") from None
 
 
-def parsed(action: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
+def parse_calls(action: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
     """Return names and arguments of the calls in a text, without running any of it."""
     if len(action) > MAX_CHARS:
         raise ToolError(f"the action has {len(action)} characters; at most {MAX_CHARS} are read")

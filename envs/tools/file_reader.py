@@ -17,7 +17,6 @@ from palaestra.envs.files.limits import ReadLimits
 from palaestra.envs.files.reading import lines_of, require_readers
 from palaestra.envs.tools.task_files import TaskFiles
 from palaestra.episode import Task
-from palaestra.errors import ToolError
 
 WAIT_SECONDS = 300.0
 """Timeout of a call in seconds, with time for waiting while other episodes read."""
@@ -61,10 +60,7 @@ class FileReader(TaskFiles):
 
     async def _lines(self, path: str) -> Sequence[str]:
         async def read(seconds: float) -> Sequence[str]:
-            try:
-                file_read = await asyncio.to_thread(self._place.read, path, self.read_limits.file_bytes)
-            except OSError as error:  # An error of the folder itself; a wrong path of an agent raises ToolError.
-                raise ToolError(f"{path[:200]} cannot be read: {error.strerror}") from None
-            return await lines_of(file_read, self.read_limits, seconds)
+            file = await self.read_file(path, self.read_limits.file_bytes)
+            return await lines_of(file, self.read_limits, seconds)
 
         return await self.within_budget(read)

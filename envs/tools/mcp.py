@@ -23,7 +23,7 @@ import numpy as np
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.tool import Tool
 from palaestra.envs.running.work import Conditions, WorkMode
-from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.envs.tools.budgets import BudgetedToolkit, BudgetUsage
 from palaestra.envs.tools.mcp_schema import GivenSchema
 from palaestra.envs.tools.mcp_session import CLOSE_SECONDS, GRACE_SECONDS, START_SECONDS, McpServer, McpSession
 from palaestra.episode import Task
@@ -78,31 +78,28 @@ class McpToolkit(BudgetedToolkit):
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Prepare the connection; the first call opens it."""
-        self._open(Spent())
+        self.restore(BudgetUsage())
 
     def close(self) -> None:
         """End the episode's connection, and the program that it started."""
         if not self._source.shared:
             self._session.close()
 
-    def snapshot(self) -> Spent:
+    def snapshot(self) -> BudgetUsage:
         """Return the budgets used so far; only a server without state supports snapshots."""
         if not self._source.shared:
             super().snapshot()
-        return self.spent
+        return self.usage
 
-    def restore(self, state: Spent) -> None:
-        """Continue from a snapshot."""
-        self._open(state)
-
-    def _open(self, spent: Spent) -> None:
+    def restore(self, state: BudgetUsage) -> None:
+        """Continue from a snapshot, on a connection that the next call opens."""
         source = self._source
-        self.spent = spent
+        self.usage = state
         self._session = _shared_session(source.server) if source.shared else McpSession(source.server, stateful=True)
 
     async def _run(self, name: str, /, **arguments: Any) -> str:
         result = await self.within_budget(partial(self._session.call, name, arguments))
-        text = clip(told(result), self._source.result_chars)
+        text = clip(content_text(result), self._source.result_chars)
         if result.is_error:
             raise ToolError(text or "the server says only that it failed")
         return text
@@ -135,17 +132,16 @@ class McpTools:
         """Make the toolkit of one machine."""
         toolkit = _kit_class(*self.budgets)()
         toolkit._source = self
-        tools = self.tools
-        object.__setattr__(toolkit, "tools", tools)  # in place of the class's, which has none
-        for tool, name in zip(tools.values(), self._names(), strict=True):
+        toolkit.set_tools(self.tools)
+        for tool, name in zip(toolkit.tools.values(), self._names(), strict=True):
             setattr(toolkit, tool.attribute, partial(toolkit._run, name))
         return toolkit
 
     @property
     def tools(self) -> dict[str, Tool]:
         """Return the tools by the names that agents use."""
-        offered = _offered(self.server)
-        tools_by_name = {}
+        offered = _server_tools(self.server)
+        tools_by_name: dict[str, Tool] = {}
         for number, name in enumerate(self._names()):
             tool = _tool(self.server, offered[name], self.prefix, f"call_{number}", self.budgets[0])
             if tool.name in tools_by_name:
@@ -155,7 +151,7 @@ class McpTools:
 
     def _names(self) -> Sequence[str]:
         """Return the server's names of the offered tools."""
-        offered = _offered(self.server)
+        offered = _server_tools(self.server)
         if self.allow is None and len(offered) > MAX_TOOLS:
             raise UsageError(f"{self.server} has {len(offered)} tools, more than {MAX_TOOLS}; name some in `allow`")
         for name in self.allow or ():
@@ -166,14 +162,14 @@ class McpTools:
         return list(offered) if self.allow is None else self.allow
 
 
-def _offered(server: McpServer) -> Mapping[str, Any]:
+def _server_tools(server: McpServer) -> Mapping[str, Any]:
     """Return the server's tools by name. A failure is cached for as long as it took: commands open several times."""
     begin = time.monotonic()
     end, failure = _failures.get(server, (begin, ""))
     if begin < end:
         raise UsageError(failure)
     try:
-        return _listed(server)
+        return _list_tools(server)
     except UsageError as error:
         now = time.monotonic()
         _failures[server] = (2 * now - begin, str(error))
@@ -185,7 +181,7 @@ _failures: dict[McpServer, tuple[float, str]] = {}
 
 
 @cache
-def _listed(server: McpServer) -> Mapping[str, Any]:
+def _list_tools(server: McpServer) -> Mapping[str, Any]:
     """Return the server's tools by name, with one request for each process."""
     if find_spec("mcp") is None:
         raise MissingExtra("mcp", "mcp", "tools of an MCP server")
@@ -196,10 +192,10 @@ def _listed(server: McpServer) -> Mapping[str, Any]:
         session.close()
 
 
-def _tool(server: McpServer, listed: Any, prefix: str, attribute: str, seconds: float) -> Tool:
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", prefix + listed.name)[:64]
-    parameters = {"type": "object", "properties": {}} | dict(listed.input_schema)
-    about = {"name": name, "description": listed.description or "", "parameters": parameters}
+def _tool(server: McpServer, entry: Any, prefix: str, attribute: str, seconds: float) -> Tool:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", prefix + entry.name)[:64]
+    parameters = {"type": "object", "properties": {}} | dict(entry.input_schema)
+    about = {"name": name, "description": entry.description or "", "parameters": parameters}
     return Tool(
         name=name,
         attribute=attribute,
@@ -210,7 +206,7 @@ def _tool(server: McpServer, listed: Any, prefix: str, attribute: str, seconds: 
     )
 
 
-def told(result: Any) -> str:
+def content_text(result: Any) -> str:
     """Return a result as text: its texts, kind and size of other blocks, or its data if there are no blocks."""
     parts = [_block(block) for block in result.content]
     if not parts and result.structured_content is not None:

@@ -100,7 +100,7 @@ class McpSession:
         from mcp.shared.exceptions import MCPError
 
         try:
-            client = await self._connected()
+            client = await self._connect()
             async with asyncio.timeout(seconds + GRACE_SECONDS):
                 return await client.call_tool(name, dict(arguments), read_timeout_seconds=seconds)
         except MCPError as error:
@@ -120,7 +120,7 @@ class McpSession:
 
     async def _tools(self) -> list[Any]:
         try:
-            client = await self._connected()
+            client = await self._connect()
             async with asyncio.timeout(self.server.start_seconds):
                 listed_tools, cursor = [], None
                 for _ in range(MAX_PAGES):
@@ -135,7 +135,7 @@ class McpSession:
             await self._close()  # What its program wrote to standard error is known when it has ended.
             raise UsageError(f"{self.server} does not list its tools: {await self._why(error)}") from error
 
-    async def _connected(self) -> Any:
+    async def _connect(self) -> Any:
         """Return the SDK's client; the first caller opens it, and the others wait."""
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:  # That of before a fork.

@@ -8,20 +8,20 @@ its kind. Left out: models in this process (any of them can be served: vLLM, lla
 import asyncio
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from palaestra.endpoint import ChatCompletion, Endpoint, EndpointConfig
+from palaestra.endpoint import Endpoint, EndpointConfig
 from palaestra.envs.core import window
 from palaestra.envs.core.tool import tool
 from palaestra.envs.files.kinds import AUDIO, IMAGES, is_whole, kind_of
 from palaestra.envs.files.place import EpisodeFiles
-from palaestra.envs.tools.asked_model import model_at
-from palaestra.envs.tools.budgets import Spent
+from palaestra.envs.tools.budgets import BudgetUsage
 from palaestra.envs.tools.task_files import TaskFiles
+from palaestra.envs.tools.tool_model import model_at
 from palaestra.episode import Task
 from palaestra.errors import ToolError, UsageError
 
@@ -38,16 +38,16 @@ class MediaToolkit(TaskFiles):
 
     call_seconds = 120.0
     model: EndpointConfig | None = None
-    """Where the model is."""
+    """The model; a toolkit without one is refused."""
     max_bytes: int = 20 * 2**20
-    """A larger file is refused."""
+    """Bytes of the largest file that is sent."""
     max_tokens: int = 2048
-    """Of an answer."""
+    """Most tokens of an answer."""
     window_tokens: int = 1024
     """Tokens of an answer that are shown at once."""
 
     def __init__(self, model: EndpointConfig | None = None) -> None:
-        """`model` in place of the class's."""
+        """`model` replaces the model of the class."""
         if model is not None:
             self.model = model
         if not isinstance(self.model, EndpointConfig):
@@ -55,49 +55,47 @@ class MediaToolkit(TaskFiles):
                 f"{type(self).__name__} has no model; expected one such as "
                 'EndpointConfig("http://localhost:8000/v1", "Qwen/Qwen3-VL-4B-Instruct")'
             )
-        self._asked = model_at(self.model)
+        self._model = model_at(self.model)
 
     async def start(self, task: Task, rng: np.random.Generator) -> None:  # type: ignore[override]
         """Set the files of the episode, and check the server."""
         await asyncio.to_thread(super().start, task, rng)
-        await self._asked.check()
+        await self._model.check()
 
     async def read(self, path: str, kinds: Sequence[str], what: str) -> tuple[bytes, str]:
         """Return the bytes of a file of one of these kinds, and its kind."""
-        try:
-            file_read = await asyncio.to_thread(self._place.read, path, self.max_bytes)
-        except OSError as error:
-            raise ToolError(f"{path[:200]} cannot be read: {error.strerror}") from None
-        kind = kind_of(file_read.data)
-        if file_read.inner:
-            raise ToolError(f"{file_read.name} is a file, so there is nothing below it")
+        file = await self.read_file(path, self.max_bytes)
+        kind = kind_of(file.data)
+        if file.inner:
+            raise ToolError(f"{file.name} is a file, so there is nothing below it")
         if kind not in kinds:
             raise ToolError(f"{path[:200]} is no {what} but {kind or 'something else'}; expected {', '.join(kinds)}")
-        if not is_whole(file_read.data, kind):
+        if not is_whole(file.data, kind):
             raise ToolError(f"{path[:200]} is a broken {kind}: it is cut off")
-        return file_read.data, kind
+        return file.data, kind
 
-    async def ask(self, question: Callable[[Endpoint], Any]) -> str:
+    async def ask(self, question: Callable[[Endpoint], Coroutine[Any, Any, str]]) -> str:
         """Return the model's answer, within the budgets."""
 
-        async def asked(seconds: float) -> ChatCompletion | str:
+        async def work(seconds: float) -> str:
             try:
-                answer_or_text: ChatCompletion | str = await self._asked.ask(question, seconds)
-                return answer_or_text
+                return await self._model.ask(question, seconds)
             except TimeoutError:
-                raise self.late(seconds, "the model", self._asked.trouble) from None
+                raise self.late(seconds, "the model", self._model.trouble) from None
 
-        answer = await self.within_budget(asked)
-        text = answer if isinstance(answer, str) else answer.content
+        text = await self.within_budget(work)
         if not text.strip():
             raise ToolError("the model found nothing to say about it")
         return text
 
     async def chat(self, words: str, part: dict[str, Any]) -> str:
         """Return the model's answer to a question with a file."""
-        content = [{"type": "text", "text": words}, part]
-        messages = [{"role": "user", "content": content}]
-        return await self.ask(lambda one: one.complete(messages, max_tokens=self.max_tokens, temperature=0.0))
+        messages = [{"role": "user", "content": [{"type": "text", "text": words}, part]}]
+
+        async def question(endpoint: Endpoint) -> str:
+            return (await endpoint.complete(messages, max_tokens=self.max_tokens, temperature=0.0)).content
+
+        return await self.ask(question)
 
 
 class ImageToText(MediaToolkit):
@@ -123,10 +121,10 @@ class AudioToText(MediaToolkit):
     call_seconds = 300.0
     max_bytes = 25 * 2**20
     api: Literal["transcriptions", "chat"] = "transcriptions"
-    """How the server is asked."""
+    """Route of the server: `/audio/transcriptions`, or `/chat/completions`."""
 
     def __init__(self, model: EndpointConfig | None = None) -> None:
-        """`model` in place of the class's."""
+        """`model` replaces the model of the class."""
         super().__init__(model)
         if self.api not in ("transcriptions", "chat"):
             raise UsageError(f"{type(self).__name__}.api is {self.api!r}; expected 'transcriptions' or 'chat'")
@@ -134,7 +132,7 @@ class AudioToText(MediaToolkit):
     _transcripts: dict[str, str]
     """Transcripts of this episode, by the digest of the recording."""
 
-    def restore(self, state: tuple[EpisodeFiles, Spent]) -> None:
+    def restore(self, state: tuple[EpisodeFiles, BudgetUsage]) -> None:
         """Continue from a snapshot, without cached transcripts."""
         super().restore(state)
         self._transcripts = {}
@@ -153,10 +151,12 @@ class AudioToText(MediaToolkit):
     async def _transcript(self, data: bytes, kind: str) -> str:
         """Return the transcript, cached by the bytes of the recording, because agents read it in parts."""
         digest = hashlib.sha256(data).hexdigest()
-        if digest not in self._transcripts:
-            if self.api == "chat":
-                sound = {"data": base64.b64encode(data).decode(), "format": kind}
-                self._transcripts[digest] = await self.chat(_TRANSCRIBE, {"type": "input_audio", "input_audio": sound})
-            else:
-                self._transcripts[digest] = await self.ask(lambda one: one.transcribe(data, kind))
-        return self._transcripts[digest]
+        if digest in self._transcripts:
+            return self._transcripts[digest]
+        if self.api == "chat":
+            sound = {"data": base64.b64encode(data).decode(), "format": kind}
+            text = await self.chat(_TRANSCRIBE, {"type": "input_audio", "input_audio": sound})
+        else:
+            text = await self.ask(lambda endpoint: endpoint.transcribe(data, kind))
+        self._transcripts[digest] = text
+        return text

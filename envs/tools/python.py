@@ -33,11 +33,9 @@ class Python(SandboxedToolkit):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         words = _WORDS.get((cls.stateful, cls.show_last))
-        if words is not None:
-            cls.tools = {
-                name: _described(each_tool, words) if each_tool.function is Python.python else each_tool
-                for name, each_tool in cls.tools.items()
-            }
+        for name, plain in cls.tools.items():
+            if words is not None and plain.function is Python.python:
+                cls.tools[name] = _with_description(plain, words)
 
     @tool
     async def python(self, code: str) -> str:
@@ -76,6 +74,6 @@ def without_fence(code: str) -> str:
     return match[1]
 
 
-def _described(found: Tool, words: str) -> Tool:
-    schema: Mapping[str, Any] = found.schema
-    return replace(found, schema={**schema, "function": {**schema["function"], "description": words}})
+def _with_description(plain: Tool, words: str) -> Tool:
+    schema: Mapping[str, Any] = plain.schema
+    return replace(plain, schema={**schema, "function": {**schema["function"], "description": words}})

@@ -11,19 +11,18 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from palaestra.envs.core.backends import Where
-from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import Toolkit
-from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
+from palaestra.envs.sandboxes import Limits, Sandbox, Session
 from palaestra.envs.sandboxes.opening import SANDBOXES
 from palaestra.envs.sandboxes.sandbox import Program
-from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.envs.tools.budgets import BudgetedToolkit, BudgetUsage, with_timeout
 from palaestra.envs.tools.replies import reply
 from palaestra.envs.tools.settings import check_files, check_settings
 from palaestra.episode import Task
@@ -43,7 +42,7 @@ class SandboxedToolkit(BudgetedToolkit):
     """Base of toolkits that run programs. Settings are class attributes: a subclass changes them."""
 
     limits: Limits = Limits()
-    """Of one session; `limits.seconds` is what one call may take."""
+    """Limits of a session; `limits.seconds` is the time of one call."""
     stateful: bool = True
     """One session an episode. False runs each call in a fresh place."""
     keeps_variables: bool = False
@@ -54,7 +53,7 @@ class SandboxedToolkit(BudgetedToolkit):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_settings(cls)
-        cls.tools = _with_time_for(cls.limits, cls.tools)
+        cls.tools = with_timeout(cls.tools, cls.limits.seconds + START_SECONDS)
 
     @property
     def call_seconds(self) -> float:  # type: ignore[override]
@@ -71,7 +70,7 @@ class SandboxedToolkit(BudgetedToolkit):
         self.backend, self._options = SANDBOXES.read(sandbox)
         if self._options.get("limits") is not None:
             self.limits = self._options["limits"] = Limits.of(self._options["limits"], self.limits)
-            object.__setattr__(self, "tools", _with_time_for(self.limits, self.tools))  # in place of the class's
+            self.set_tools(with_timeout(self.tools, self.limits.seconds + START_SECONDS))
         self._sandbox: Sandbox | None = None
         self._session: Session | None = None
         self._guard = threading.Lock()
@@ -85,7 +84,7 @@ class SandboxedToolkit(BudgetedToolkit):
 
         Files are asked for here: what is wrong with them is no reply to an agent, and they may take their time.
         """
-        self._begin(check_files(self.files(task), type(self).__name__, self.limits), Spent(), None)
+        self._begin(check_files(self.files(task), type(self).__name__, self.limits), BudgetUsage(), None)
 
     def close(self) -> None:
         """End the session and all that runs in it."""
@@ -95,32 +94,37 @@ class SandboxedToolkit(BudgetedToolkit):
         if session is not None:
             session.close()
 
-    def snapshot(self) -> "tuple[Mapping[str, bytes], Spent, _Branch | None]":
+    def snapshot(self) -> "tuple[Mapping[str, bytes], BudgetUsage, _Branch | None]":
         """Return files, budgets and, if there is a session, a branch of it."""
         if self._session is None:
-            return self._files, self.spent, None
-        if not self._opened().capabilities().forks:
+            return self._files, self.usage, None
+        if not self._open_sandbox().capabilities().forks:
             raise UsageError(
                 f"{type(self).__name__} has no snapshots here: the sandbox {self.backend!r} cannot fork a session; "
                 "use another one, or stateful = False"
             )
-        return self._files, self.spent, _Branch(self._session)
+        return self._files, self.usage, _Branch(self._session)
 
-    def restore(self, state: "tuple[Mapping[str, bytes], Spent, _Branch | None]") -> None:
+    def restore(self, state: "tuple[Mapping[str, bytes], BudgetUsage, _Branch | None]") -> None:
         """Continue from a snapshot, in the fork of its session."""
-        files, spent, branch = state
-        self._begin(files, spent, None if branch is None else branch.take())
+        files, usage, branch = state
+        self._begin(files, usage, None if branch is None else branch.take())
 
     async def run(self, program: Program, *, show_last: bool = False) -> str:
         """Run a program within the budgets; return the text for the agent. Runs of a session follow the order of calls.
 
         Without a session the calls of one turn run at once, each within what was left when it began.
         """
-        run = self._run_in_session if self.stateful else self._run_alone
         async with self._turn if self.stateful else nullcontext():
             seconds = self.admit()
             try:
-                result = await run(program, seconds, show_last)
+                if self.stateful:
+                    session = self._session or await self._start_session()
+                    result = await session.arun(program, timeout=seconds, show_last=show_last)
+                else:
+                    result = await self._open_sandbox().arun_once(
+                        program, files=self._files, timeout=seconds, show_last=show_last, limits=self.limits
+                    )
             except UsageError as error:  # It speaks of settings, which no agent can choose.
                 raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
         self.count(result.duration_s)
@@ -128,14 +132,14 @@ class SandboxedToolkit(BudgetedToolkit):
 
     # Private methods.
 
-    def _begin(self, files: Mapping[str, bytes], spent: Spent, session: Session | None) -> None:
+    def _begin(self, files: Mapping[str, bytes], usage: BudgetUsage, session: Session | None) -> None:
         self.close()
-        self._files, self.spent = files, spent
+        self._files, self.usage = files, usage
         self._turn = asyncio.Lock()
         self._session = session
-        self._opened()
+        self._open_sandbox()
 
-    def _opened(self) -> Sandbox:
+    def _open_sandbox(self) -> Sandbox:
         """Return the sandbox: the shared one, or another if these limits are wider than the usual ones."""
         if self._sandbox is None:
             options = dict(self._options)
@@ -152,33 +156,16 @@ class SandboxedToolkit(BudgetedToolkit):
             self._sandbox = sandbox
         return self._sandbox
 
-    async def _run_in_session(self, program: Program, seconds: float, show_last: bool) -> Result:
-        if self._session is None:
-            episode = self._episode
-            session = await self._opened().astart(files=self._files, limits=self.limits)
-            with self._guard:
-                if self._episode is episode:
-                    self._session = session
-            if self._session is not session:  # The episode was closed meanwhile, from another thread.
-                session.close()
-                raise Broken("the episode was closed while its session started")
-        return await self._session.arun(program, timeout=seconds, show_last=show_last)
-
-    async def _run_alone(self, program: Program, seconds: float, show_last: bool) -> Result:
-        return await self._opened().arun_once(
-            program, files=self._files, timeout=seconds, show_last=show_last, limits=self.limits
-        )
-
-
-def _with_time_for(limits: Limits, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """Return these tools with an outer timeout that is longer than the time of a program."""
-    least_seconds = limits.seconds + START_SECONDS
-    return {
-        name: replace(
-            each_tool, conditions=replace(each_tool.conditions, seconds=max(each_tool.timeout, least_seconds))
-        )
-        for name, each_tool in tools.items()
-    }
+    async def _start_session(self) -> Session:
+        episode = self._episode
+        session = await self._open_sandbox().astart(files=self._files, limits=self.limits)
+        with self._guard:
+            if self._episode is episode:
+                self._session = session
+        if self._session is not session:  # The episode was closed meanwhile, from another thread.
+            session.close()
+            raise Broken("the episode was closed while its session started")
+        return session
 
 
 class _Branch:
@@ -194,6 +181,7 @@ class _Branch:
         return copied
 
     _drop: Any = None
+    """Closes the fork if the copy is dropped; None if this is no copy."""
 
     def take(self) -> Session:
         """Return the session; the caller then owns it."""

@@ -17,11 +17,11 @@ from palaestra.envs.core.backends import Where
 from palaestra.envs.core.tool import tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.core.window import find, view, wrapped
-from palaestra.envs.search.index import Hit, Index
+from palaestra.envs.search.index import Document, Hit, Index
 from palaestra.envs.search.opening import INDEXES
 from palaestra.envs.search.remembered import Remembered
 from palaestra.envs.search.words import content_words, passage
-from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.envs.tools.budgets import BudgetedToolkit, BudgetUsage
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError, UsageError
 
@@ -56,18 +56,18 @@ class Search(BudgetedToolkit):
     """Searches an index. `class Mine(Search): max_calls = 4` changes a setting."""
 
     most_results: int = 10
-    """Of one search, whatever the agent asks for."""
+    """Most results of one search, whatever the agent asks for."""
     snippet_chars: int = 400
-    """Shown of each result."""
+    """Characters of each result that are shown."""
     window_tokens: int = 1024
-    """Shown of an open document at once."""
+    """Tokens of an open document that are shown at once."""
     query_chars: int = 2000
-    """A longer query is refused."""
+    """Characters of the longest query."""
     document_chars: int = 400_000
-    """Of a document that can be read."""
+    """Characters of a document that can be read."""
 
-    _found: dict[str, Hit]
-    """The documents that the episode was shown, by id, in the order of their numbers."""
+    _hits: dict[str, Hit]
+    """Documents in the results of the episode, by id, in the order of their numbers."""
     _numbers: dict[str, int]
     _opened: list[str]
     _page: _Page | None
@@ -83,20 +83,20 @@ class Search(BudgetedToolkit):
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Begin without results. The first episode of the process checks the server."""
         self.index.check()
-        self._begin({}, [], None, Spent())
+        self._begin({}, [], None, BudgetUsage())
 
     def final(self) -> Mapping[str, Any]:
         """Return the ids of the documents found, in the order of their numbers, and of those opened."""
-        return {"search": {"found": list(self._found), "opened": list(self._opened)}}
+        return {"search": {"found": list(self._hits), "opened": list(self._opened)}}
 
     def snapshot(self) -> Any:
         """Return the results, the opened documents, and the budgets."""
-        return tuple(self._found.items()), tuple(self._opened), self._page, self.spent
+        return tuple(self._hits.items()), tuple(self._opened), self._page, self.usage
 
     def restore(self, state: Any) -> None:
         """Continue from a snapshot."""
-        hits, opened, page, spent = state
-        self._begin(dict(hits), list(opened), page, spent)
+        hits, opened, page, usage = state
+        self._begin(dict(hits), list(opened), page, usage)
 
     @tool(timeout=_LATER_SECONDS)
     async def search(self, query: str, topn: int = 5) -> str:
@@ -142,7 +142,7 @@ class Search(BudgetedToolkit):
         if not hits:
             return f"nothing was found for {clean_query[:80]!r}; try other words"
         words = content_words(clean_query)
-        return "\n\n".join(self._shown(hit, words) for hit in hits)
+        return "\n\n".join(self._result(hit, words) for hit in hits)
 
     async def run_open(self, id: str, line: int = 1, lines: int | None = None) -> str:
         """Open a document, and return a window of it."""
@@ -167,58 +167,60 @@ class Search(BudgetedToolkit):
 
     # Private methods.
 
-    def _begin(self, found: dict[str, Hit], opened: list[str], page: _Page | None, spent: Spent) -> None:
-        self._found, self._opened, self._page, self.spent = found, opened, page, spent
-        self._numbers = {id: number for number, id in enumerate(found, 1)}
+    def _begin(self, hits: dict[str, Hit], opened: list[str], page: _Page | None, usage: BudgetUsage) -> None:
+        self._hits, self._opened, self._page, self.usage = hits, opened, page, usage
+        self._numbers = {id: number for number, id in enumerate(hits, 1)}
 
     async def _within(self, work: Callable[[], Awaitable[T]]) -> T:
         """Ask the index within the budgets."""
-        return await self.within_budget(partial(self._ask, work))
 
-    async def _ask(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
-        try:
-            if not self.index.waits:
-                return await work()
-            async with asyncio.timeout(seconds):
-                return await work()
-        except UsageError as error:  # It speaks of settings, which no agent can choose.
-            raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
-        except TimeoutError:
-            raise self.late(seconds, "the search", self.index.trouble) from None
+        async def ask(seconds: float) -> T:
+            try:
+                if not self.index.waits:
+                    return await work()
+                async with asyncio.timeout(seconds):
+                    return await work()
+            except UsageError as error:  # It speaks of settings, which no agent can choose.
+                raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
+            except TimeoutError:
+                raise self.late(seconds, "the search", self.index.trouble) from None
+
+        return await self.within_budget(ask)
 
     async def _read(self, id: str) -> _Page:
         """Return a document as lines, or the passage that the search has shown if the index cannot return it."""
-        hit = self._found.get(id)
+        hit = self._hits.get(id)
         try:
-            document: Any = await self.index.get(id)
+            document: Document | Hit = await self.index.get(id)
         except ToolError:
             if hit is None:
                 raise
             document = hit
         number = f"[{self._numbers[id]}] " if hit else ""
-        heading = f"{number}{_line(document.title, _TITLE_CHARS)}{f' ({document.url})' if document.url else ''}"
         lines = wrapped(document.text[: self.document_chars])
         if len(document.text) > self.document_chars:
             lines.append(f"(the document goes on: {len(document.text)} characters in all)")
-        return _Page(id, heading, tuple(lines))
+        return _Page(id, f"{number}{_heading(document)}", tuple(lines))
 
-    def _id(self, given: str) -> str:
+    def _id(self, text: str) -> str:
         """Return the id of a result's number, or the id itself."""
-        given = given.strip()
-        number = given.strip("[]#")
-        if number.isdecimal() and 0 < int(number[:9]) <= len(self._found):
-            return list(self._found)[int(number) - 1]
-        return given
+        number = text.strip().strip("[]#")
+        if number.isdecimal() and 0 < int(number[:9]) <= len(self._hits):
+            return list(self._hits)[int(number) - 1]
+        return text.strip()
 
-    def _shown(self, hit: Hit, words: list[str]) -> str:
+    def _result(self, hit: Hit, words: list[str]) -> str:
+        """Return a result as the agent reads it; a new document gets the next number."""
         number = self._numbers.get(hit.id)
         if number is None:
             number = self._numbers[hit.id] = len(self._numbers) + 1
-            self._found[hit.id] = hit
-        link = f" ({hit.url})" if hit.url else ""
-        return (
-            f"[{number}] {_line(hit.title, _TITLE_CHARS)}{link}\n{_line(passage(hit.text, words, self.snippet_chars))}"
-        )
+            self._hits[hit.id] = hit
+        snippet = _line(passage(hit.text, words, self.snippet_chars))
+        return f"[{number}] {_heading(hit)}\n{snippet}"
+
+
+def _heading(document: Document | Hit) -> str:
+    return f"{_line(document.title, _TITLE_CHARS)}{f' ({document.url})' if document.url else ''}"
 
 
 def _line(text: str, chars: int = 10_000) -> str:

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from palaestra.envs.sandboxes import Limits
-from palaestra.envs.sandboxes.arguments import check_sizes
+from palaestra.envs.sandboxes.arguments import files_of
 from palaestra.envs.sandboxes.capabilities import guards_of
 from palaestra.envs.sandboxes.runner.files import DEPTH, NAME_BYTES
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -74,25 +74,20 @@ def check_files(files: Any, owner: str, limits: Limits) -> dict[str, bytes]:
     """Return the files by path; raise EnvironmentDefect, which names the class `owner`, if one is invalid."""
     if not isinstance(files, Mapping):
         raise EnvironmentDefect(f"{owner}.files gave a {type(files).__name__}; expected a dict of paths to bytes")
-    for path, data in files.items():
-        if fault := _fault(path, data, files):
-            raise EnvironmentDefect(f"{owner}.files: {str(path)[:80]!r} {fault}")
     try:
-        check_sizes(files, limits)
+        contents = files_of(files, limits)
     except UsageError as error:
         raise EnvironmentDefect(f"{owner}.files: {error}") from None
-    return dict(files)
+    for path in contents:
+        if fault := _fault(path, contents):
+            raise EnvironmentDefect(f"{owner}.files: {path[:80]!r} {fault}")
+    return contents
 
 
-def _fault(path: Any, data: Any, files: Mapping[str, bytes]) -> str:
-    if not isinstance(path, str):
-        return f"is a {type(path).__name__}; expected the path as text"
+def _fault(path: str, files: Mapping[str, bytes]) -> str:
     names = [name for name in path.split("/") if name not in ("", ".")]
     if not names or path.startswith("/") or path.endswith("/") or ".." in names or "\0" in path:
         return "is no path of a file below the working folder; expected one such as data/orders.csv"
     if len(names) > DEPTH or any(len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES for name in names):
         return f"is too long; a path may have {DEPTH} names of {NAME_BYTES} bytes"
-    if not isinstance(data, bytes):
-        hint = "; encode the text: text.encode()" if isinstance(data, str) else ""
-        return f"holds a {type(data).__name__}; expected bytes{hint}"
     return "lies in another file" if any(str(folder) in files for folder in PurePosixPath(path).parents) else ""

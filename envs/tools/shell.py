@@ -15,9 +15,9 @@ class Shell(SandboxedToolkit):
 
     require = ("files", "network", "processes")
     interpreter: tuple[str, ...] = ("/bin/sh", "-c")
-    """What a command is handed to, as its last word."""
+    """Program and arguments to which a command is added as the last argument."""
     longest: int = 100_000
-    """Bytes of a command: the kernel takes 128 KiB for one word."""
+    """Most bytes of a command: the kernel takes 128 KiB for one argument."""
 
     @tool
     async def shell(self, command: str) -> str:

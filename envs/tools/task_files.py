@@ -4,15 +4,16 @@ Files of a task are in memory (`files`) or below a real folder (`folder`); a sub
 read in them.
 """
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from palaestra.envs.files.place import EpisodeFiles
-from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.envs.files.place import EpisodeFiles, ResolvedFile
+from palaestra.envs.tools.budgets import BudgetedToolkit, BudgetUsage
 from palaestra.episode import Task
-from palaestra.errors import EnvironmentDefect, UsageError
+from palaestra.errors import EnvironmentDefect, ToolError, UsageError
 
 
 class TaskFiles(BudgetedToolkit):
@@ -21,11 +22,11 @@ class TaskFiles(BudgetedToolkit):
     _place: EpisodeFiles = EpisodeFiles()
 
     def folder(self, task: Task) -> Path | str | None:
-        """A folder whose files may be read, and nothing outside of it; None for none."""
+        """Return a folder whose files may be read, and nothing outside of it; None for none."""
         return None
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Files that may be read, by path."""
+        """Return files that may be read, by path."""
         return {}
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
@@ -35,12 +36,19 @@ class TaskFiles(BudgetedToolkit):
             raise EnvironmentDefect(f"{type(self).__name__}.files: {wrong[0]!r} holds no bytes; encode a text")
         if folder is not None and not Path(folder).is_dir():
             raise UsageError(f"{type(self).__name__}.folder gave {str(folder)!r}, which is no folder")
-        self.restore((EpisodeFiles(dict(files), None if folder is None else Path(folder).resolve()), Spent()))
+        self.restore((EpisodeFiles(dict(files), None if folder is None else Path(folder).resolve()), BudgetUsage()))
 
-    def snapshot(self) -> tuple[EpisodeFiles, Spent]:
+    async def read_file(self, path: str, max_bytes: int) -> ResolvedFile:
+        """Return a file of the episode."""
+        try:
+            return await asyncio.to_thread(self._place.read, path, max_bytes)
+        except OSError as error:  # An error of the folder itself; a wrong path of an agent raises ToolError.
+            raise ToolError(f"{path[:200]} cannot be read: {error.strerror}") from None
+
+    def snapshot(self) -> tuple[EpisodeFiles, BudgetUsage]:
         """Return files and budgets."""
-        return self._place, self.spent
+        return self._place, self.usage
 
-    def restore(self, state: tuple[EpisodeFiles, Spent]) -> None:
+    def restore(self, state: tuple[EpisodeFiles, BudgetUsage]) -> None:
         """Continue from a snapshot."""
-        self._place, self.spent = state
+        self._place, self.usage = state

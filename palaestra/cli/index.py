@@ -90,7 +90,7 @@ def _build(options: IndexBuildOptions) -> None:
         if faults <= _SHOWN_FAULTS:
             print(f"left out: {reason}", file=sys.stderr)
 
-    def told(stand: Stand, seconds: float) -> None:
+    def report(stand: Stand, seconds: float) -> None:
         rate = f", {stand.rows / seconds:,.0f} rows/s" if seconds > 1 else ""
         print(f"{stand.documents:,} documents, {stand.skipped:,} left out, {seconds:.0f} s{rate}", file=sys.stderr)
 
@@ -100,7 +100,7 @@ def _build(options: IndexBuildOptions) -> None:
     if options.dense and (options.to / MANIFEST).exists():  # An earlier build ended while it embedded.
         folder = open_folder(options.to, "embedded")
     else:
-        folder = build(options.corpus, options.to, columns=options.columns, told=told, fault=fault)
+        folder = build(options.corpus, options.to, columns=options.columns, report=report, report_fault=fault)
     if options.dense:
         embedder = Embedder(
             options.dense,

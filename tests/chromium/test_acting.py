@@ -8,8 +8,9 @@ import pytest
 from chromium_pages import HOME, number_of, played
 
 from palaestra.envs.browser.chromium.browser import ChromiumBrowser
+from palaestra.envs.browser.chromium.input import MAX_KEYS
 from palaestra.envs.browser.chromium.session import ChromiumSession
-from palaestra.envs.browser.chromium.tab import MAX_KEYS, Tab
+from palaestra.envs.browser.chromium.tab import Tab
 from palaestra.envs.browser.site import Pages, SiteRequest, SiteResponse
 from palaestra.errors import ToolError
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from chromium_pages import BOMBS, HOME, HOST, RICH, SIMPLE, Shop, number_of, played
+from gone_services import gone_services
 
 from palaestra.envs.browser.browser import Page
 from palaestra.envs.browser.chromium.browser import ChromiumBrowser
@@ -34,6 +35,10 @@ def browser() -> Iterator[ChromiumBrowser]:
     opened = ChromiumBrowser()
     yield opened
     opened.close()
+
+
+def test_a_service_that_is_gone_is_broken_and_an_address_of_the_agents_is_told() -> None:
+    gone_services("chromium")
 
 
 async def outcome(action: Awaitable[Page]) -> str:

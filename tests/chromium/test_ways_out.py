@@ -23,7 +23,7 @@ from palaestra.envs.browser.chromium.browser import ChromiumBrowser
 from palaestra.envs.browser.chromium.engine import find_chromium
 from palaestra.envs.browser.chromium.isolation import FLAGS, check_scheme
 from palaestra.envs.browser.chromium.session import ChromiumSession
-from palaestra.envs.browser.network import AddressRefused
+from palaestra.envs.browser.network.addresses import AddressRefused
 from palaestra.errors import ToolError
 
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("chromium_path")]

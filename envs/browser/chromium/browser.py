@@ -12,7 +12,7 @@ from weakref import WeakSet
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.envs.browser.chromium.engine import ChromiumProcesses, find_chromium
 from palaestra.envs.browser.chromium.session import ChromiumSession
-from palaestra.envs.browser.network import allow_list
+from palaestra.envs.browser.network.allow import allow_list
 from palaestra.envs.browser.site import Site
 from palaestra.errors import UsageError
 

@@ -26,19 +26,19 @@ PROFILES = "playwright_chromiumdev_profile-*"
 """Playwright's folders in the temporary folder; its driver removes each with its browser."""
 
 
-def find_chromium(named: str | None = None) -> str:
+def find_chromium(executable: str | None = None) -> str:
     """Return the path of a Chromium: the given one, that of CHROMIUM, one on the path, or Playwright's own."""
     try:
         import playwright  # noqa: F401
     except ImportError as error:
         raise MissingExtra("playwright", "chromium", "the chromium browser") from error
-    named = named or os.environ.get("CHROMIUM", "").strip()
-    if named:
-        path = shutil.which(named)
+    program = executable or os.environ.get("CHROMIUM", "").strip()
+    if program:
+        path = shutil.which(program)
         if path is None:
-            raise UsageError(f"{named!r} is no program; expected the path of a Chromium or Chrome")
+            raise UsageError(f"{program!r} is no program; expected the path of a Chromium or Chrome")
         return path
-    path = next(filter(None, map(shutil.which, NAMES)), None) or _playwrights_own()
+    path = next(filter(None, map(shutil.which, NAMES)), None) or _playwright_chromium()
     if path is None:
         raise MissingExtra(
             "a Chromium",
@@ -49,7 +49,7 @@ def find_chromium(named: str | None = None) -> str:
     return path
 
 
-def _playwrights_own() -> str | None:
+def _playwright_chromium() -> str | None:
     folder = os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or str(Path.home() / ".cache" / "ms-playwright")
     paths = sorted(glob.glob(f"{folder}/chromium*/chrome-*linux*/*"))
     return next((path for path in paths if Path(path).name in ("chrome", "chrome-headless-shell")), None)
@@ -169,10 +169,10 @@ class ChromiumProcesses:
 async def memory(running: Running) -> int:
     """Return the bytes that only the processes of a browser use."""
     reply = await running.protocol.send("SystemInfo.getProcessInfo")
-    return sum(own_bytes(process["id"]) for process in reply["processInfo"])
+    return sum(private_bytes(process["id"]) for process in reply["processInfo"])
 
 
-def own_bytes(pid: int) -> int:
+def private_bytes(pid: int) -> int:
     """Return the bytes that a process holds and does not share; 0 if it is gone."""
     try:
         _, resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[:3]

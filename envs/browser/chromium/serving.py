@@ -5,16 +5,13 @@ stay empty.
 """
 
 import base64
-import logging
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from palaestra.envs.browser.chromium.tab import Tab
-from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse
+from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse, answer_of
 from palaestra.errors import Broken
-
-log = logging.getLogger("palaestra.envs")
 
 
 async def serve(tab: Tab, sites: Mapping[str, Site]) -> None:
@@ -43,18 +40,12 @@ async def _answer(tab: Tab, sites: Mapping[str, Site], event: Mapping[str, Any])
     await tab.send("Fetch.fulfillRequest", reply)
 
 
-def _respond(sites: Mapping[str, Site], asked: Mapping[str, Any]) -> SiteResponse:
-    parts = [base64.b64decode(part.get("bytes", "")) for part in asked.get("postDataEntries", ())]
-    headers = {name.lower(): value for name, value in asked["headers"].items()}
+def _respond(sites: Mapping[str, Site], request: Mapping[str, Any]) -> SiteResponse:
+    parts = [base64.b64decode(part.get("bytes", "")) for part in request.get("postDataEntries", ())]
+    headers = {name.lower(): value for name, value in request["headers"].items()}
     cookies = dict(pair.split("=", 1) for pair in headers.get("cookie", "").split("; ") if "=" in pair)
-    address = urlsplit(asked["url"])
+    address = urlsplit(request["url"])
     if address.path == "/favicon.ico":  # Chromium requests it by itself, not the agent.
         return SiteResponse(status=404)
     site = sites.get(address.netloc) or sites[address.hostname or ""]
-    try:
-        return site.respond(SiteRequest(asked["url"], asked["method"], b"".join(parts), cookies))
-    except Broken:
-        raise
-    except Exception as error:  # The author's code failed: the agent gets the answer of a server.
-        log.warning("the site %s raised on %s", type(site).__name__, asked["url"], exc_info=error)
-        return SiteResponse(f"500 {type(error).__name__}", 500, "text/plain")
+    return answer_of(site, SiteRequest(request["url"], request["method"], b"".join(parts), cookies))

@@ -11,13 +11,17 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from palaestra.endpoint.background import BackgroundLoop
-from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.browser import BrowserSession, Page
 from palaestra.envs.browser.chromium.engine import ChromiumProcesses, Running
+from palaestra.envs.browser.chromium.input import click, type_text
 from palaestra.envs.browser.chromium.isolation import check_scheme, context_options
 from palaestra.envs.browser.chromium.serving import serve
 from palaestra.envs.browser.chromium.tab import Tab, script
-from palaestra.envs.browser.format import escaped, finished, without_marks
-from palaestra.envs.browser.network import AllowList, FilteringProxy, Unreached, Way, place_of
+from palaestra.envs.browser.format import escape, finish_lines, without_marks
+from palaestra.envs.browser.network.addresses import Unreached, place_of
+from palaestra.envs.browser.network.allow import AllowList
+from palaestra.envs.browser.network.proxy import FilteringProxy
+from palaestra.envs.browser.network.way import Way
 from palaestra.envs.browser.site import Site
 from palaestra.errors import Broken, MissingExtra, ToolError, UsageError
 
@@ -40,7 +44,7 @@ SETTING = {
 """Settings of a context, the same on every machine."""
 
 
-class ChromiumSession:
+class ChromiumSession(BrowserSession):
     """A tab. Its actions run one after another, even if they are called at the same time."""
 
     def __init__(
@@ -57,11 +61,9 @@ class ChromiumSession:
         self._turn = asyncio.Lock()
         self._closed = self._expected = False
 
-    # The port.
+    # The interface of sessions.
 
     async def open(self, url: str, seconds: float = 30.0) -> Page:
-        """Go to an address, which may be relative to the page."""
-
         async def work(tab: Tab) -> None:
             address = url.strip()
             if address.partition("/")[0].lower() in self._sites or not (self._at or urlsplit(address).scheme):
@@ -75,25 +77,20 @@ class ChromiumSession:
         return await self._action(work, seconds)
 
     async def click(self, number: int, seconds: float = 30.0) -> Page:
-        """Follow a link, press a button, tick a box."""
-        return await self._action(lambda tab: tab.click(number), seconds)
+        return await self._action(lambda tab: click(tab, number), seconds)
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
-        """Put a text into a field, and replace its content."""
-
         async def work(tab: Tab) -> None:
             done = await tab.act("fill", number, text)
             if text and not done.get("done"):
-                await tab.write(text)
+                await type_text(tab, text)
 
         return await self._action(work, seconds)
 
     async def select(self, number: int, option: str, seconds: float = 30.0) -> Page:
-        """Choose an option of a list by its text."""
         return await self._action(lambda tab: tab.act("choose", number, option), seconds)
 
     async def submit(self, number: int, seconds: float = 30.0) -> Page:
-        """Send the form that an element belongs to."""
         return await self._action(lambda tab: tab.act("submit", number), seconds)
 
     async def press(self, key: str, seconds: float = 30.0) -> Page:
@@ -110,7 +107,6 @@ class ChromiumSession:
         return await self._action(work, seconds)
 
     async def back(self, seconds: float = 30.0) -> Page:
-        """Go back to the previous page."""
         return await self._action(lambda tab: tab.back(), seconds)
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
@@ -140,7 +136,7 @@ class ChromiumSession:
             with suppress(Broken):  # The browser is closed, and so is this.
                 self._loop.submit(self._leave())
 
-    # Beyond the port.
+    # Beyond the interface.
 
     async def screenshot(self, seconds: float = 30.0, whole: bool = False) -> bytes:
         """Return a PNG of the visible part, or of the whole page."""
@@ -162,7 +158,7 @@ class ChromiumSession:
         if self._proxy is not None:
             await self._proxy.close()
 
-    # Inside.
+    # Private methods.
 
     async def _wait(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
         return await self._loop.outcome(work, seconds + OPEN_SECONDS + GRACE_SECONDS, blocking=False)
@@ -177,12 +173,12 @@ class ChromiumSession:
                     await work(tab)
                 page = await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
                 for failure in lost:  # The proxy has answered instead of this host.
-                    if failure.named or failure.place == place_of(page.url):
-                        raise failure.told(f"{page.url[:200]} could not be opened: {failure}")
+                    if failure.is_service or failure.place == place_of(page.url):
+                        raise failure.blame(f"{page.url[:200]} could not be opened: {failure}")
                 return page
             except ToolError as error:
                 if lost and not isinstance(error, Unreached):
-                    raise lost[-1].told(f"{error}: {lost[-1]}") from None
+                    raise lost[-1].blame(f"{error}: {lost[-1]}") from None
                 if self._way.counts.refused > refused:
                     raise ToolError(f"{error}: {self._way.refusals[-1]}") from None
                 raise
@@ -192,10 +188,10 @@ class ChromiumSession:
     async def _page(self, tab: Tab, until: float, patience: float) -> Page:
         accessible = self._view == "accessibility"
         view = await tab.view(until, accessible, patience)
-        lines = finished(view["lines"])
+        lines = finish_lines(view["lines"])
         if accessible:
             tree = without_marks(await tab.page.locator("body").aria_snapshot())
-            lines = finished([*tree.splitlines(), *view["lines"]])
+            lines = finish_lines([*tree.splitlines(), *view["lines"]])
         if view["status"] >= 400:
             tab.note(f"status {view['status']}")
         if view["missed"]:
@@ -206,7 +202,7 @@ class ChromiumSession:
             self._at = view["url"]
         note = "; ".join(tab.notes)
         tab.notes.clear()
-        return Page(view["url"], view["title"], lines, view["elements"], escaped(note))
+        return Page(view["url"], view["title"], lines, view["elements"], escape(note))
 
     async def _within(self, seconds: float, work: Callable[[Tab], Awaitable[T]]) -> T:
         """Run work on the tab, one at a time and within its timeout."""
@@ -231,7 +227,7 @@ class ChromiumSession:
         if self._tab is None:
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
-                    self._tab = await self._opened()
+                    self._tab = await self._open_tab()
             except TimeoutError:
                 raise Broken(
                     f"Chromium gave no page within {OPEN_SECONDS:g} s; more episodes than max_contexts at once wait"
@@ -242,7 +238,7 @@ class ChromiumSession:
                 raise Broken(f"Chromium gave no page: {str(error).splitlines()[0][:300]}") from error
         return self._tab
 
-    async def _opened(self) -> Tab:
+    async def _open_tab(self) -> Tab:
         if self._place is None:
             await self.unplug()
             self._proxy = FilteringProxy(self._way)

@@ -1,8 +1,8 @@
-"""One page of Chromium, over its debugging protocol: reading it, using mouse and keyboard, waiting for it.
+"""One page of Chromium, over its debugging protocol: reading it, running scripts in it, waiting for it.
 
 page.js and acting.js read and find elements, in a world separate from the page's scripts. A fault of the page
 (it hangs, crashes, never loads) is a ToolError; `Broken` means that the browser itself is gone. Not here: actions of an
-agent (`session`), sites of this process (`serving`), processes and contexts (`engine`).
+agent (`session`), mouse and keyboard (`input`), sites of this process (`serving`), processes and contexts (`engine`).
 """
 
 import asyncio
@@ -14,18 +14,13 @@ from importlib.resources import files
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from palaestra.envs.browser.chromium.keys import strokes
-from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.format import escape
 from palaestra.errors import Broken, ToolError
 
 T = TypeVar("T")
 WORLD = "palaestra"
 MAX_DIALOGS = 20
 """Maximum number of dialogs of one action that are accepted; a page that opens more is closed."""
-MAX_AIMS = 40
-"""Maximum number of times that the mouse follows an element which moves away."""
-MAX_KEYS = 500
-"""Maximum number of characters that are typed key by key, at about 2 ms each."""
 MAX_HOPS = 20
 """Maximum number of pages of one action that lead on to another by themselves."""
 LOAD_SECONDS = 5.0
@@ -33,7 +28,7 @@ LOAD_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
 CLOSED_SECONDS = 0.2
 """Seconds to wait for the event that the whole browser has ended."""
-NOTES = 20
+MAX_NOTES = 20
 GONE = ("Cannot find context", "context was destroyed", "navigated or closed", "No frame", "uniqueContextId")
 """Messages of Chromium when another document has replaced this one."""
 STAYS = ("sameDocument", "historySameDocument")
@@ -89,14 +84,14 @@ class Tab:
         self.page.on("dialog", self._dialog)
         self.page.on("download", lambda download: self.note(f"a download was refused: {download.url[:200]}"))
         world = {"source": script("page.js") + script("acting.js"), "worldName": WORLD, "runImmediately": True}
-        wants = [self.send("Page.enable"), self.send("Page.addScriptToEvaluateOnNewDocument", world)]
-        self._frame = (await asyncio.gather(*wants, self.send("Page.getFrameTree")))[2]["frameTree"]["frame"]["id"]
+        commands = [self.send("Page.enable"), self.send("Page.addScriptToEvaluateOnNewDocument", world)]
+        self._frame = (await asyncio.gather(*commands, self.send("Page.getFrameTree")))[2]["frameTree"]["frame"]["id"]
 
     # What happens to it.
 
     def note(self, text: str) -> None:
         """Tell the agent something with the next page."""
-        if len(self.notes) < NOTES:
+        if len(self.notes) < MAX_NOTES:
             self.notes.append(text)
 
     def end(self, reason: str, broken: bool = False) -> None:
@@ -211,44 +206,16 @@ class Tab:
             if "exceptionDetails" in reply:
                 details = reply["exceptionDetails"]
                 message = details.get("exception", {}).get("description") or details.get("text", "")
-                raise ToolError(f"the page cannot be read: {escaped(' '.join(message[:200].split()))}")
+                raise ToolError(f"the page cannot be read: {escape(' '.join(message[:200].split()))}")
             return reply["result"].get("value")
         raise ToolError("the page keeps leaving for another one")
 
-    async def act(self, name: str, *given: Any) -> dict[str, Any]:
+    async def act(self, name: str, *arguments: Any) -> dict[str, Any]:
         """Run an action of acting.js; raise a ToolError if it fails."""
-        words = json.dumps([name, *given])
-        done: dict[str, Any] = await self.evaluate(f"palaestra.act(...{words})") or {}
-        if "error" in done:
-            raise ToolError(escaped(str(done["error"])))
-        return done
-
-    async def click(self, number: int) -> None:
-        """Move the mouse to an element, follow where that moves it to, and click."""
-        at = await self.act("aim", number, None)
-        for _ in range(MAX_AIMS):
-            if not at or at["settled"]:
-                break
-            await self._mouse("mouseMoved", at)
-            at = await self.act("aim", number, at)
-        if at:  # Otherwise the page got the click without a mouse. Chromium keeps the order of both events.
-            await asyncio.gather(*(self._mouse(kind, at, "left") for kind in ("mousePressed", "mouseReleased")))
-
-    async def _mouse(self, kind: str, at: Mapping[str, float], button: str = "none") -> None:
-        await self.send(
-            "Input.dispatchMouseEvent", {"type": kind, "x": at["x"], "y": at["y"], "button": button, "clickCount": 1}
-        )
-
-    async def write(self, text: str) -> None:
-        """Type a text at the focus. If it is longer than MAX_KEYS, all but the last key is inserted at once."""
-        inserted, typed = (text[:-1], text[-1]) if len(text) > MAX_KEYS else ("", text)
-        if inserted:
-            await self.send("Input.insertText", {"text": inserted})
-        for step in strokes(typed):
-            if isinstance(step, str):
-                await self.send("Input.insertText", {"text": step})
-            else:  # Sent in batches: events already sent arrive even after the action's timeout.
-                await asyncio.gather(*(self.send("Input.dispatchKeyEvent", event) for event in step))
+        outcome: dict[str, Any] = await self.evaluate(f"palaestra.act(...{json.dumps([name, *arguments])})") or {}
+        if "error" in outcome:
+            raise ToolError(escape(str(outcome["error"])))
+        return outcome
 
     async def go(self, url: str) -> None:
         """Go to an address; `view` waits for its page."""
@@ -264,14 +231,14 @@ class Tab:
             if failed or loader is None or not await self._robbed(loader):
                 return
 
-    async def _robbed(self, own: str) -> bool:
+    async def _robbed(self, loader: str) -> bool:
         """Return whether the page before opened another document just when it was left, after the requested one."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOAD_SECONDS):
-                while own not in self._came:
+                while loader not in self._came:
                     self._changed.clear()
                     await self._changed.wait()
-        return bool(self._came.get(own, set()) - {own})
+        return bool(self._came.get(loader, set()) - {loader})
 
     async def back(self) -> None:
         """Go back to the previous page."""
@@ -290,7 +257,7 @@ class Tab:
             view_data: dict[str, Any] = await self.evaluate(f"palaestra.view({words})")
             if not self._leaving:
                 if self._unreachable:
-                    raise ToolError(f"{escaped(self._unreachable[:200])} could not be reached; open another address")
+                    raise ToolError(f"{escape(self._unreachable[:200])} could not be reached; open another address")
                 return view_data
         raise ToolError("the page keeps leaving for another one")
 

@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
@@ -48,14 +48,14 @@ class AddressRefused(ToolError):
 class Unreached(ToolError):
     """A host that gave no connection. An observation if the agent chose it, and Broken if the author did."""
 
-    def __init__(self, reason: str, place: tuple[str, int], named: bool) -> None:
+    def __init__(self, reason: str, place: tuple[str, int], is_service: bool) -> None:
         super().__init__(reason)
-        self.place, self.named = place, named
-        """`place` is host and port; `named` is true for a service of the allow-list."""
+        self.place, self.is_service = place, is_service
+        """`place` is host and port; `is_service` is true for a service of the allow-list."""
 
-    def told(self, text: str) -> PalaestraError:
-        """Return the exception to raise, with this message."""
-        return Broken(text) if self.named else Unreached(text, self.place, self.named)
+    def blame(self, text: str) -> PalaestraError:
+        """Return the exception to raise, with this message: Broken for a service, otherwise an observation."""
+        return Broken(text) if self.is_service else Unreached(text, self.place, self.is_service)
 
 
 def place_of(url: str) -> tuple[str, int] | None:
@@ -114,18 +114,9 @@ def system_lookup(name: str) -> list[str]:
     return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
 
 
-async def looked_up(name: str, lookup: AddressLookup, seconds: float) -> list[Address]:
+async def look_up(name: str, lookup: AddressLookup, seconds: float) -> list[Address]:
     """Return all addresses of a name, looked up on a separate thread. TimeoutError if late, OSError if it fails."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[list[Address]] = loop.create_future()
-
-    def settle(found: list[Address], error: Exception | None) -> None:
-        if outcome.done():  # The caller does not wait any more.
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(found)
+    outcome: Future[list[Address]] = Future()
 
     def work() -> None:
         addresses: list[Address] = []
@@ -136,8 +127,8 @@ async def looked_up(name: str, lookup: AddressLookup, seconds: float) -> list[Ad
             error = raised if isinstance(raised, OSError) else OSError(str(raised))
         finally:
             _looking.release()
-        with suppress(RuntimeError):  # The loop is closed: the caller does not wait any more.
-            loop.call_soon_threadsafe(settle, addresses, error)
+        if outcome.set_running_or_notify_cancel():  # Otherwise the caller does not wait any more.
+            outcome.set_result(addresses) if error is None else outcome.set_exception(error)
 
     async with asyncio.timeout(seconds):
         while not _looking.acquire(blocking=False):
@@ -147,4 +138,4 @@ async def looked_up(name: str, lookup: AddressLookup, seconds: float) -> list[Ad
         except RuntimeError as error:  # The machine has no more threads.
             _looking.release()
             raise OSError(str(error)) from None
-        return await outcome
+        return await asyncio.wrap_future(outcome)

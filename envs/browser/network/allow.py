@@ -27,7 +27,7 @@ from palaestra.envs.browser.network.addresses import (
     AddressRefused,
     host_of,
     is_public,
-    looked_up,
+    look_up,
     system_lookup,
 )
 from palaestra.errors import UsageError
@@ -68,7 +68,7 @@ class AllowList:
             is_allowed = is_public(host)
         if self.public and port in PORTS and is_allowed:
             return () if isinstance(host, str) else (host,)
-        raise AddressRefused(f"{shown(host, port)} may not be reached from here: {self._reason(port)}")
+        raise AddressRefused(f"{authority(host, port)} may not be reached from here: {self._reason(port)}")
 
     def _reason(self, port: int) -> str:
         if not self.entries:
@@ -89,14 +89,14 @@ class AllowList:
         if pinned := self.pinned(name, port):
             return pinned
         try:
-            addresses = await looked_up(str(name), lookup, seconds)
+            addresses = await look_up(str(name), lookup, seconds)
         except TimeoutError:
             raise TimeoutError(f"the name {name} was not found within {seconds:g} s") from None
         except OSError as error:
             raise OSError(f"the name {name} was not found: {error.strerror or error}") from None
         for address in addresses:
             if not is_public(address):
-                raise AddressRefused(f"{shown(name, port)} may not be reached from here: its address is not public")
+                raise AddressRefused(f"{authority(name, port)} may not be reached from here: its address is not public")
         if not addresses:
             raise OSError(f"the name {name} has no address")
         return tuple(addresses)
@@ -156,7 +156,7 @@ def split_port(text: str, default: tuple[int, ...] = PORTS) -> tuple[str, tuple[
     return host, (int(port),)
 
 
-def shown(host: Address | str, port: int) -> str:
+def authority(host: Address | str, port: int) -> str:
     """Return host and port as errors write them."""
     text = str(host)[:SHOWN]
     return f"[{text}]:{port}" if ":" in text else f"{text}:{port}"

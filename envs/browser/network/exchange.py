@@ -43,32 +43,32 @@ class Exchange:
         counts = self.way.counts
         try:
             async with asyncio.timeout(self.limits.head_seconds):
-                request = await self._heard(self._client, self._reader)
+                request = await self._next_event(self._client, self._reader)
             if not isinstance(request, h11.Request):
                 return  # Nothing came.
             await (self._tunnel(request) if request.method == b"CONNECT" else self._forward(request))
         except AddressRefused as refused:
             counts.refused += 1
             self.way.refusals.append(str(refused))
-            await self._say(403, str(refused))
+            await self._send_page(403, str(refused))
         except ProxyResponse as answer:
             counts.failed += 1
-            await self._say(answer.status, str(answer))
+            await self._send_page(answer.status, str(answer))
         except h11.RemoteProtocolError as error:
             counts.failed += 1
-            await self._say(400, f"this is not HTTP as it should be: {error}")
+            await self._send_page(400, f"this is not HTTP as it should be: {error}")
 
     async def _tunnel(self, request: "h11.Request") -> None:
         """Transfer bytes both ways, until both sides have ended or nothing moves."""
         import h11
 
         host, port = _place(request.target.decode("latin-1"), None)
-        if not isinstance(await self._heard(self._client, self._reader), h11.EndOfMessage):
+        if not isinstance(await self._next_event(self._client, self._reader), h11.EndOfMessage):
             raise ProxyResponse(400, "a CONNECT has no body")
         reader, writer = await self.way.connect(host, port)
         try:
             self.way.counts.allowed += 1
-            await self._tell(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
+            await self._send_client(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
             writer.transport.set_write_buffer_limits(0)
             early, _ = self._client.trailing_data
             async with asyncio.timeout(self.limits.idle_seconds) as quiet:
@@ -127,7 +127,7 @@ class Exchange:
         try:
             async with asyncio.timeout(self.limits.idle_seconds):
                 for _ in range(_MAX_EARLY):
-                    if not isinstance(response := await self._heard(server, reader), h11.InformationalResponse):
+                    if not isinstance(response := await self._next_event(server, reader), h11.InformationalResponse):
                         break
             if not isinstance(response, h11.Response):
                 raise ProxyResponse(502, "the server gave no answer")
@@ -139,15 +139,15 @@ class Exchange:
         if any(name == b"content-length" and int(value) > max_bytes for name, value in response.headers):
             raise ProxyResponse(502, f"the answer is larger than {max_bytes} bytes")
         head = [*_end_to_end(response.headers), (b"Connection", b"close")]
-        await self._tell(h11.Response(status_code=response.status_code, headers=head, reason=response.reason))
+        await self._send_client(h11.Response(status_code=response.status_code, headers=head, reason=response.reason))
         try:
             async for part in self._body(server, reader, max_bytes):
-                await self._tell(h11.Data(data=part))
+                await self._send_client(h11.Data(data=part))
         except (ProxyResponse, h11.RemoteProtocolError):  # The head is sent already: the client must see a cut.
             raise Cut from None
-        await self._tell(h11.EndOfMessage())
+        await self._send_client(h11.EndOfMessage())
 
-    async def _say(self, status: int, reason: str) -> None:
+    async def _send_page(self, status: int, reason: str) -> None:
         """Send a page of the proxy itself, if the client still waits for one."""
         import h11
 
@@ -156,28 +156,28 @@ class Exchange:
         page = f"<!doctype html><title>{status}</title><h1>{status}: not opened</h1><p>{html.escape(reason)}</p>"
         head = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(data := page.encode()))}
         head |= {"Connection": "close", "Cache-Control": "no-store"}
-        await self._tell(h11.Response(status_code=status, headers=list(head.items())))
-        await self._tell(h11.Data(data=data))
-        await self._tell(h11.EndOfMessage())
+        await self._send_client(h11.Response(status_code=status, headers=list(head.items())))
+        await self._send_client(h11.Data(data=data))
+        await self._send_client(h11.EndOfMessage())
 
-    async def _body(self, connection: "h11.Connection", reader: asyncio.StreamReader, most: int) -> Any:
+    async def _body(self, connection: "h11.Connection", reader: asyncio.StreamReader, max_bytes: int) -> Any:
         """Yield the parts of a body, bounded in size and in the time between them."""
         import h11
 
         size = 0
         for count in itertools.count():
             async with asyncio.timeout(self.limits.idle_seconds):
-                event = await self._heard(connection, reader)
+                event = await self._next_event(connection, reader)
                 await asyncio.sleep(0)  # Data that has already arrived would block all other connections.
             if not isinstance(event, h11.Data):
                 return
             size += len(event.data)
             self.way.count_bytes(len(event.data))
-            if size > most or too_small(count, size):
-                raise ProxyResponse(413, f"the body is larger than {most} bytes, or comes in too small parts")
+            if size > max_bytes or too_small(count, size):
+                raise ProxyResponse(413, f"the body is larger than {max_bytes} bytes, or comes in too small parts")
             yield bytes(event.data)
 
-    async def _heard(self, connection: "h11.Connection", reader: asyncio.StreamReader) -> Any:
+    async def _next_event(self, connection: "h11.Connection", reader: asyncio.StreamReader) -> Any:
         """Return the next event of one side."""
         import h11
 
@@ -185,7 +185,7 @@ class Exchange:
             connection.receive_data(await reader.read(CHUNK))
         return event
 
-    async def _tell(self, event: Any) -> None:
+    async def _send_client(self, event: Any) -> None:
         await self._send(self._writer, self._client.send(event))
 
     async def _send(self, writer: asyncio.StreamWriter, data: bytes | None) -> None:

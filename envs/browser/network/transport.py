@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.envs.browser.network.addresses import AddressLookup, AddressRefused, Unreached, system_lookup
-from palaestra.envs.browser.network.allow import AllowList, shown
+from palaestra.envs.browser.network.allow import AllowList, authority
 from palaestra.errors import MissingExtra, ToolError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def first_connected(
         raise
     except Exception as error:
         reason = str(error)[:_MAX_REASON] or f"no answer within {seconds:g} s"
-        message = f"{shown(host, port)} was not reached: {reason}"
+        message = f"{authority(host, port)} was not reached: {reason}"
         if seconds < FIRST_SECONDS and time.monotonic() - start >= seconds:
             raise ToolError(message) from error  # The last moments of the agent's budget prove nothing about a service.
         place = (host.lower(), port)
@@ -120,7 +120,7 @@ class Connections:
         except TimeoutError:
             raise httpcore.PoolTimeout(f"{MAX_CONNECTIONS} connections are in use") from None
         try:
-            origin, connection, network = await self._taken(request.url.origin)
+            origin, connection, network = await self._take(request.url.origin)
         except BaseException:
             self._free.release()
             raise
@@ -150,7 +150,7 @@ class Connections:
         while self._idle:
             await self._close(*self._idle.pop()[1:])
 
-    async def _taken(self, origin: "httpcore.Origin") -> tuple[Any, Any, CheckedNetwork]:
+    async def _take(self, origin: "httpcore.Origin") -> tuple[Any, Any, CheckedNetwork]:
         """Return an idle connection to this origin, or a new one."""
         import httpcore
 

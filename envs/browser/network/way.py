@@ -102,12 +102,12 @@ class Way:
 
         seconds = self.limits.connect_seconds
         try:
-            return await first_connected(self.allow, host, port, seconds, self._looked_up, to)
+            return await first_connected(self.allow, host, port, seconds, self._look_up, to)
         except Unreached as lost:
             self.unreached.append(lost)
             raise ProxyResponse(504 if isinstance(lost.__cause__, TimeoutError) else 502, str(lost)) from None
 
-    def _looked_up(self, name: str) -> Sequence[str]:
+    def _look_up(self, name: str) -> Sequence[str]:
         """Look up a name on its thread, which may hang for longer than the caller waits."""
         if not self._turns.acquire(blocking=False):
             raise OSError("too many names are being looked up")

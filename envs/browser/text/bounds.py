@@ -6,6 +6,8 @@ of 500 KB with 100,000 nested tags takes half a minute, and so does one tag with
 
 import re
 
+from palaestra.envs.browser.text.tags import VOID
+
 MAX_CHARS = 2_000_000
 MAX_TAGS = 40_000
 MAX_DEPTH = 1_000
@@ -18,10 +20,7 @@ _TAG = re.compile(
 )
 _SCRIPT = re.compile(r"<(script|style)(?=[\s/>])", re.IGNORECASE)
 _SCRIPT_END = {name: re.compile(rf"</{name}[^>]{{0,200}}>?", re.IGNORECASE) for name in ("script", "style")}
-_LONE = "area base br col embed hr img input link meta param source track wbr"
 _UNCLOSED = "p li dt dd option optgroup tr td th thead tbody tfoot colgroup html head body"
-VOID = frozenset(_LONE.split())
-"""Names of tags without an end tag."""
 _NOT_NESTED = VOID | frozenset(_UNCLOSED.split())
 """Names of tags without an end tag, or whose end tag may be left out."""
 

@@ -12,20 +12,20 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
-from palaestra.envs.browser.browser import Page
-from palaestra.envs.browser.format import escaped
-from palaestra.envs.browser.network import allow_list, checked_transport
+from palaestra.envs.browser.browser import BrowserSession, Page
+from palaestra.envs.browser.format import escape
+from palaestra.envs.browser.network.allow import allow_list
+from palaestra.envs.browser.network.transport import checked_transport
 from palaestra.envs.browser.site import Site
 from palaestra.envs.browser.text import forms
 from palaestra.envs.browser.text.cookies import Jar
 from palaestra.envs.browser.text.document import ParsedPage, html_parser
 from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element, FieldValue
-from palaestra.envs.browser.text.fetching import SHOWN, Client, Download, Loaded, load, within
+from palaestra.envs.browser.text.fetching import SHOWN, Client, Download, Loaded, load
 from palaestra.errors import ToolError, UsageError
 
 MAX_HISTORY = 30
 MAX_TYPED = 100_000
-NOTHING = "nothing happens: without scripts it does nothing"
 
 
 class TextBrowser:
@@ -71,11 +71,9 @@ class BrowserState:
     """State of a session. It is deep-copied with the episode."""
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
-        self.sites = sites
-        self.jar = Jar()
-        self.url = ""
+        self.sites, self.jar = sites, Jar()
+        self.url, self.method = "", "GET"
         self.document: ParsedPage | None = None
-        self.method, self.body = "GET", b""
         self.values: dict[int, FieldValue] = {}
         """Changed values of controls, by their index in the document's elements."""
         self.focus = -1
@@ -83,31 +81,29 @@ class BrowserState:
         """Previous addresses. The answer to a POST keeps its document, because the form is not sent again."""
 
 
-class TextSession:
+class TextSession(BrowserSession):
     """One agent's tab."""
 
     def __init__(self, client: Client, sites: Mapping[str, Site]) -> None:
         self.client, self.state = client, BrowserState(sites)
 
     async def open(self, url: str, seconds: float = 30.0) -> Page:
-        """Go to an address."""
         return await self._go(self._absolute(url), "GET", b"", seconds)
 
     async def click(self, number: int, seconds: float = 30.0) -> Page:
         """Follow a link, press a button, tick a box; a field gets the focus."""
-        place, element = self._element(number)
-        self.state.focus = place
+        index, element = self._element(number)
+        self.state.focus = index
         if element.kind == "link":
             return await self._follow(element.attributes["href"], seconds)
         if element.kind in BUTTONS:
             return await self._press_button(element, seconds)
         if element.kind in CHECKABLE:
-            self._tick(place, element)
+            self._tick(index, element)
         return self._page()
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
-        """Put a text into a field."""
-        place, element = self._element(number)
+        index, element = self._element(number)
         if not isinstance(element.value, str) or element.kind in ("link", "file", *BUTTONS):
             raise ToolError(f"[{number}] is a {element.shown_kind}; text is typed into a field")
         if "readonly" in element.attributes:
@@ -116,28 +112,29 @@ class TextSession:
         limit = min(int(max_length[:6]), MAX_TYPED) if max_length.isascii() and max_length.isdigit() else MAX_TYPED
         if element.tag == "input":
             text = text.replace("\r", "").replace("\n", "")
-        self.state.focus = place
-        return self._hold({place: text[:limit]})
+        self.state.focus = index
+        return self._hold({index: text[:limit]})
 
     async def select(self, number: int, option: str, seconds: float = 30.0) -> Page:
         """Choose an option by its text; in a list of several choices, toggle it."""
-        place, element = self._element(number)
+        index, element = self._element(number)
         if element.kind != "select" or not isinstance(element.value, tuple):
             raise ToolError(f"[{number}] is a {element.shown_kind}; options are those of a select")
         option_text = " ".join(option.split()).casefold()
         names = [text.casefold() for text, _, _ in element.options]
-        index = next((n for n, name in enumerate(names) if name == option_text), None)
-        if index is None:
-            index = next((n for n, (_, value, _) in enumerate(element.options) if value == option), None)
-        if index is None:
+        by_text = [n for n, name in enumerate(names) if name == option_text]
+        by_value = [n for n, (_, value, _) in enumerate(element.options) if value == option]
+        if not by_text + by_value:
             close = get_close_matches(option_text, names, n=3)
             suggestions = [text for text, _, _ in element.options if text.casefold() in close or not close][:5]
-            raise ToolError(f"[{number}] has no option {option[:80]!r}; it has {', '.join(map(escaped, suggestions))}")
-        if element.options[index][2]:
+            raise ToolError(f"[{number}] has no option {option[:80]!r}; it has {', '.join(map(escape, suggestions))}")
+        chosen = (by_text + by_value)[0]
+        if element.options[chosen][2]:
             raise ToolError(f"that option of [{number}] is disabled")
-        several = "multiple" in element.attributes
-        self.state.focus = place
-        return self._hold({place: tuple(sorted({index} ^ set(element.value))) if several else (index,)})
+        self.state.focus = index
+        if "multiple" in element.attributes:
+            return self._hold({index: tuple(sorted({chosen} ^ set(element.value)))})
+        return self._hold({index: (chosen,)})
 
     async def press(self, key: str, seconds: float = 30.0) -> Page:
         """Press Enter or Space on the element with the focus."""
@@ -147,8 +144,7 @@ class TextSession:
         if not 0 <= self.state.focus < len(document.elements):
             raise ToolError("nothing has the focus; click on something or type into a field first")
         element = document.elements[self.state.focus]
-        is_pressed = element.kind in ("link", *BUTTONS) or (key != "Enter" and element.kind in CHECKABLE)
-        if is_pressed:
+        if element.kind in ("link", *BUTTONS) or (key != "Enter" and element.kind in CHECKABLE):
             return await self.click(element.number, seconds)
         if isinstance(element.value, str) and (key != "Enter" or element.tag == "textarea"):
             return self._hold({self.state.focus: element.value + ("\n" if key == "Enter" else " ")})
@@ -179,11 +175,9 @@ class TextSession:
         return page
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
-        """Return the page, all of which is always shown."""
         return self._page()
 
     async def look(self, seconds: float = 30.0) -> Page:
-        """Return the page as it is now."""
         return self._page()
 
     def snapshot(self) -> BrowserState:
@@ -206,27 +200,26 @@ class TextSession:
         if not 1 <= number <= len(document.numbered):
             there = f"its numbers are 1 to {len(document.numbered)}" if document.numbered else "it has no numbers"
             raise ToolError(f"there is no [{number}] on this page; {there}")
-        place = document.numbered[number - 1]
-        element = document.elements[place]
+        index = document.numbered[number - 1]
+        element = document.elements[index]
         if element.disabled:
             raise ToolError(f"[{number}] is disabled")
-        return place, element
+        return index, element
 
     def _absolute(self, url: str) -> str:
         """Return the address that an agent wrote: full, with a host but no scheme, or relative to the page."""
         url, state = url.strip(), self.state
         if "://" in url[:12]:
             return url
-        host = url.partition("/")[0].lower()
-        if host in state.sites:
+        if url.partition("/")[0].lower() in state.sites:
             return f"http://{url}"
         if state.document is not None:
-            return self._joined(url)
+            return self._join(url)
         if url.startswith(("/", "?", "#", ".")):
             raise ToolError(f"no page is open; open a full address before {url[:SHOWN]!r}")
         return f"https://{url}"
 
-    def _joined(self, url: str) -> str:
+    def _join(self, url: str) -> str:
         """Return the full address of a link on the page."""
         base = self._document().base
         try:
@@ -235,7 +228,7 @@ class TextSession:
             raise ToolError(f"{url[:SHOWN]!r} is no address") from None
 
     async def _follow(self, href: str, seconds: float) -> Page:
-        url = self._joined(href)
+        url = self._join(href)
         if "#" in href and urldefrag(url)[0] == urldefrag(self.state.url)[0]:
             self.state.url = url  # An anchor on this page.
             return self._page()
@@ -244,12 +237,12 @@ class TextSession:
     async def _press_button(self, element: Element, seconds: float) -> Page:
         form = forms.form_of(self._document(), element)
         if element.kind == "reset" and form >= 0:
-            member_ids = {id(control) for control in forms.members(self._document(), form)}
-            places = [n for n, control in enumerate(self._document().elements) if id(control) in member_ids]
-            self.state.values = {n: value for n, value in self.state.values.items() if n not in places}
+            elements, values = self._document().elements, self.state.values
+            others = [n for n in values if forms.form_of(self._document(), elements[n]) != form]
+            self.state.values = {n: values[n] for n in others}
             return self._hold({})
         if element.kind not in ("submit", "image") or form < 0:
-            return self._page(NOTHING)
+            return self._page("nothing happens: without scripts it does nothing")
         return await self._send(form, element, seconds)
 
     async def _send(self, form: int, button: Element | None, seconds: float) -> Page:
@@ -261,21 +254,19 @@ class TextSession:
             action, method, body = forms.request_of(document, form, button)
         except ValueError as error:
             raise ToolError(f"the form leads to no address: {error}") from None
-        url = self._joined(action) if method == "GET" or action else self.state.url
+        url = self._join(action) if method == "GET" or action else self.state.url
         return await self._go(url, method, body, seconds)
 
-    def _tick(self, place: int, element: Element) -> None:
+    def _tick(self, index: int, element: Element) -> None:
         """Check or uncheck a box; a radio button unchecks the others of its name."""
         document, name = self._document(), element.attributes.get("name")
-        changed: dict[int, FieldValue] = {place: not element.value}
-        if element.kind == "radio":
+        changed: dict[int, FieldValue] = {}
+        if element.kind == "radio" and name:
             form = forms.form_of(document, element)
             for at, other in enumerate(document.elements):
-                same_group = other.kind == "radio" and name and other.attributes.get("name") == name
-                if same_group and forms.form_of(document, other) == form:
+                if (other.kind, other.attributes.get("name"), forms.form_of(document, other)) == ("radio", name, form):
                     changed[at] = False
-            changed[place] = True
-        self._hold(changed)
+        self._hold({**changed, index: element.kind == "radio" or not element.value})
 
     def _hold(self, changed: Mapping[int, FieldValue]) -> Page:
         """Set the values of some controls, and return the page."""
@@ -286,11 +277,7 @@ class TextSession:
     async def _go(self, url: str, method: str, body: bytes, seconds: float, remember: bool = True) -> Page:
         state = self.state
         try:
-            loaded = await within(
-                seconds,
-                self.client.waits,
-                load(self.client, state.sites, state.jar, url, method, body, seconds),
-            )
+            loaded = await load(self.client, state.sites, state.jar, url, method, body, seconds)
         except Download as download:
             return self._page(str(download))
         if remember and state.document is not None:
@@ -308,6 +295,6 @@ class TextSession:
         document = self.state.document
         if document is None:
             return Page("", "", (), note=note)
-        later = "" if document.refresh is None else "leads on to {1} after {0:g} s".format(*document.refresh)
-        note = "; ".join(filter(None, (note, escaped(later[:SHOWN]), document.note)))
+        refresh = "" if document.refresh is None else "leads on to {1} after {0:g} s".format(*document.refresh)
+        note = "; ".join(filter(None, (note, escape(refresh[:SHOWN]), document.note)))
         return Page(self.state.url, document.title, document.lines, len(document.numbered), note)

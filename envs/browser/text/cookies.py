@@ -25,22 +25,22 @@ class Jar:
     """A session's cookies."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, str, str], Cookie] = {}
+        self.cookies: dict[tuple[str, str, str], Cookie] = {}
         """Cookies by domain, path and name."""
 
     def of(self, url: SplitResult) -> dict[str, str]:
         """Return the cookies to send to this address, by name; of two with one name, the one with the longer path."""
-        if not self.kept:
+        if not self.cookies:
             return {}
         host, path, now = url.hostname or "", url.path or "/", time.time()
         matches = []
-        for (domain, under, name), cookie in self.kept.items():
+        for (domain, under, name), cookie in self.cookies.items():
             if cookie.expires is not None and cookie.expires <= now:
                 continue
             here = host == domain or (not cookie.host_only and host.endswith(f".{domain}"))
             if here and _below(path, under) and (not cookie.secure or url.scheme == "https"):
                 matches.append((len(under), name, cookie.value))
-        return {name: value for _, name, value in sorted(matches, key=lambda one: one[0])}
+        return {name: value for _, name, value in sorted(matches, key=lambda match: match[0])}
 
     def take(self, url: SplitResult, header: str) -> None:
         """Store the cookie of a Set-Cookie header, unless this address may not set it."""
@@ -58,11 +58,11 @@ class Jar:
         path = path if path.startswith("/") else (url.path.rpartition("/")[0] or "/")
         key = (domain or host, path, name)
         expires = _expires(fields)
-        self.kept.pop(key, None)
+        self.cookies.pop(key, None)
         if expires is None or expires > time.time():
-            self.kept[key] = Cookie(value, not domain, "secure" in fields, expires)
-            while len(self.kept) > MAX_COOKIES:
-                del self.kept[next(iter(self.kept))]
+            self.cookies[key] = Cookie(value, not domain, "secure" in fields, expires)
+            while len(self.cookies) > MAX_COOKIES:
+                del self.cookies[next(iter(self.cookies))]
 
 
 def _below(path: str, under: str) -> bool:
@@ -73,12 +73,12 @@ def _is_address(host: str) -> bool:
     return ":" in host or host.replace(".", "").isdigit()
 
 
-def _expires(said: dict[str, str]) -> float | None:
+def _expires(fields: dict[str, str]) -> float | None:
     try:
-        if "max-age" in said:
-            return time.time() + max(int(said["max-age"][:12]), 0)
-        if "expires" in said:
-            return parsedate_to_datetime(said["expires"]).timestamp()
+        if "max-age" in fields:
+            return time.time() + max(int(fields["max-age"][:12]), 0)
+        if "expires" in fields:
+            return parsedate_to_datetime(fields["expires"]).timestamp()
     except (ValueError, OverflowError):
         pass
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from palaestra.envs.browser.format import finished, without_marks
+from palaestra.envs.browser.format import finish_lines, without_marks
 from palaestra.envs.browser.text.bounds import MAX_CHARS, bounded
 from palaestra.envs.browser.text.elements import Element, FieldValue
 from palaestra.envs.browser.text.reading import MAX_ELEMENTS, PageReader
@@ -51,14 +51,14 @@ class ParsedPage:
 
 def document_of(text: str) -> ParsedPage:
     """Return a page from its HTML."""
-    return _kept(text) if len(text) <= CACHED_CHARS else _parsed(text)
+    return _cached(text) if len(text) <= CACHED_CHARS else _parsed(text)
 
 
 def plain_document(text: str) -> ParsedPage:
     """Return a page from text or data."""
     note = f"only the first {MAX_CHARS} of {len(text)} characters are shown" if len(text) > MAX_CHARS else ""
     lines = without_marks(text[:MAX_CHARS]).splitlines()
-    return ParsedPage("", "", finished([line.rstrip() for line in lines]), note=note)
+    return ParsedPage("", "", finish_lines([line.rstrip() for line in lines]), note=note)
 
 
 def html_parser() -> Any:
@@ -77,7 +77,7 @@ def _parsed(text: str) -> ParsedPage:
     return _read(_RAW.sub("", without_marks(written)), {}, note)
 
 
-_kept = lru_cache(maxsize=CACHED_PAGES)(_parsed)
+_cached = lru_cache(maxsize=CACHED_PAGES)(_parsed)
 
 
 def _read(source: str, values: Mapping[int, FieldValue], note: str) -> ParsedPage:

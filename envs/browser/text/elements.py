@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from palaestra.envs.browser.format import choice_text, squeeze
 from palaestra.frozen import statically_frozen
 
 FieldValue = str | bool | tuple[int, ...]
@@ -39,14 +40,34 @@ class Element:
         """Kind that an agent reads: button, field, or its own kind."""
         return "button" if self.kind in BUTTONS else "field" if self.kind in FIELDS else self.kind
 
+    @property
+    def state_text(self) -> str:
+        """Value and state, as they follow the name of the element."""
+        value, text = self.value, ""
+        if isinstance(value, tuple):
+            names = [name for name, _, _ in self.options]
+            text = choice_text([names[n] for n in value], names)
+        elif isinstance(value, str) and self.kind != "link" and self.kind not in BUTTONS:
+            text = f' = "{"*" * min(len(value), 20) if self.kind == "password" else squeeze(value)}"'
+        states = ["checked" if value else "unchecked"] if isinstance(value, bool) else []
+        if self.disabled:
+            states.append("disabled")
+        return f"{text} ({', '.join(states)})" if states else text
+
+
+def control_name(attributes: Mapping[str, str], label: str) -> str:
+    """Return the name of a control."""
+    name = attributes.get("aria-label") or label or attributes.get("title") or attributes.get("placeholder")
+    return name or attributes.get("name", "")
+
 
 class Open:
     """An open element that takes all text up to its end tag: a link, button, title, option or textarea; or a select."""
 
-    __slots__ = ("alts", "attributes", "number", "options", "outer", "place", "tag")
+    __slots__ = ("alts", "attributes", "index", "number", "options", "outer", "tag")
 
-    def __init__(self, tag: str, attributes: Mapping[str, str], number: int, place: int, outer: list[str]) -> None:
-        self.tag, self.attributes, self.number, self.place, self.outer = tag, attributes, number, place, outer
+    def __init__(self, tag: str, attributes: Mapping[str, str], number: int, index: int, outer: list[str]) -> None:
+        self.tag, self.attributes, self.number, self.index, self.outer = tag, attributes, number, index, outer
         self.alts: list[str] = []
         """Alt texts of its images, which name it if it has no text."""
         self.options: list[tuple[str, Mapping[str, str]]] = []
@@ -55,3 +76,18 @@ class Open:
         """Return the name of a link or a button; `last` if nothing else names it."""
         label = self.attributes.get("aria-label") or text.strip() or " ".join(self.alts)
         return label or self.attributes.get("title") or last
+
+    def button(self, form: int) -> Element:
+        """Return the button that this is."""
+        kind = self.attributes.get("type", "submit").lower()
+        kind = kind if kind in BUTTONS else "submit"
+        return Element(self.number, self.tag, kind, self.attributes, self.attributes.get("value", ""), form)
+
+    def select(self, value: FieldValue | None, form: int) -> Element:
+        """Return the select that this is; without a value, with the options that the page has chosen."""
+        options = tuple((name, of.get("value", name), "disabled" in of) for name, of in self.options)
+        if not isinstance(value, tuple):
+            value = tuple(n for n, (_, of) in enumerate(self.options) if "selected" in of)
+            if "multiple" not in self.attributes:
+                value = value[-1:] or tuple(n for n, (_, _, disabled) in enumerate(options) if not disabled)[:1]
+        return Element(self.number, self.tag, self.tag, self.attributes, value, form, options)

@@ -7,25 +7,23 @@ may be reached (`envs.browser.network`), and how a page is parsed (`document`).
 
 import asyncio
 import codecs
-import logging
 import re
 import zlib
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from palaestra.envs.browser.format import escaped
-from palaestra.envs.browser.network import Unreached
-from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse
+from palaestra.envs.browser.format import escape
+from palaestra.envs.browser.network.addresses import Unreached
+from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse, answer_of
 from palaestra.envs.browser.text.cookies import Jar
 from palaestra.envs.browser.text.document import ParsedPage, document_of, plain_document
-from palaestra.errors import Broken, ToolError
+from palaestra.errors import ToolError
 
 if TYPE_CHECKING:
     import httpx
 
-log = logging.getLogger("palaestra.envs")
 MAX_REDIRECTS = 20
 MAX_URL = 8_192
 SHOWN = 200
@@ -54,7 +52,6 @@ class Loaded:
     url: str
     document: ParsedPage
     method: str = "GET"
-    body: bytes = b""
     note: str = ""
 
 
@@ -75,54 +72,53 @@ def split(url: str) -> SplitResult:
 async def load(
     client: "Client", sites: Mapping[str, Site], jar: Jar, url: str, method: str, body: bytes, seconds: float
 ) -> Loaded:
-    """Send a request, and follow its redirects."""
+    """Send a request, and follow its redirects, until its timeout; work that never waits needs none."""
+    work = _load(client, sites, jar, url, method, body, seconds)
+    if not client.waits:
+        return await work
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise ToolError(f"the page did not come within {seconds:g} s") from None
+
+
+async def _load(
+    client: "Client", sites: Mapping[str, Site], jar: Jar, url: str, method: str, body: bytes, seconds: float
+) -> Loaded:
     for _ in range(MAX_REDIRECTS + 1):
         parts = split(url)
         site = sites.get(parts.netloc.lower()) or sites.get(parts.hostname or "")
         if site is None and not client.waits:
-            raise ToolError(f"there is no host {parts.netloc[:SHOWN]!r} here; {_hosts(sites)}")
+            hosts = f"hosts: {', '.join(list(sites)[:8])}" if sites else "no host can be reached"
+            raise ToolError(f"there is no host {parts.netloc[:SHOWN]!r} here; {hosts}")
         response = (
             await client.respond(url, parts, method, body, jar, seconds)
             if site is None
-            else _respond(site, SiteRequest(url.partition("#")[0], method, body, jar.of(parts)))
+            else answer_of(site, SiteRequest(url.partition("#")[0], method, body, jar.of(parts)))
         )
         headers = {name.lower(): value for name, value in response.headers.items()} if response.headers else {}
         for cookie in headers.get("set-cookie", "").splitlines():
             jar.take(parts, cookie)
         if response.status in (301, 302, 303, 307, 308) and "location" in headers:
-            url = _joined(url, headers["location"])
+            url = _join(url, headers["location"])
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "GET", b""
             continue
         document = _document(response, url, headers)
         if document.refresh is not None and document.refresh[0] <= FOLLOWED_SECONDS:
-            url, method, body = _joined(url, document.refresh[1]), "GET", b""
+            url, method, body = _join(url, document.refresh[1]), "GET", b""
             continue
         note = f"status {response.status}" if response.status >= 400 else ""
-        return Loaded(url, document, method, body, note)
-    raise ToolError(f"too many redirects (more than {MAX_REDIRECTS}), the last one to {escaped(url[:SHOWN])}")
+        return Loaded(url, document, method, note)
+    raise ToolError(f"too many redirects (more than {MAX_REDIRECTS}), the last one to {escape(url[:SHOWN])}")
 
 
-def _hosts(sites: Mapping[str, Site]) -> str:
-    return f"hosts: {', '.join(list(sites)[:8])}" if sites else "no host can be reached"
-
-
-def _joined(base: str, url: str) -> str:
+def _join(base: str, url: str) -> str:
     try:
         return urljoin(base, url.strip())
     except ValueError:
-        raise ToolError(f"the page leads to {escaped(url[:SHOWN])!r}, which is no address") from None
-
-
-def _respond(site: Site, request: SiteRequest) -> SiteResponse:
-    """Return a site's answer; an exception becomes an answer with status 500."""
-    try:
-        return site.respond(request)
-    except Broken:
-        raise
-    except Exception as error:
-        log.warning("the site %s raised on %s", type(site).__name__, request.url, exc_info=error)
-        return SiteResponse(f"500 {type(error).__name__}", 500, "text/plain")
+        raise ToolError(f"the page leads to {escape(url[:SHOWN])!r}, which is no address") from None
 
 
 def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> ParsedPage:
@@ -130,10 +126,10 @@ def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> P
     kind = kind.strip().lower()
     if not _readable(kind):
         size = headers.get("content-length") or (len(response.body) if response.body else "unknown")
-        reason = escaped(f"{url[:SHOWN]} is no page ({kind[:60]}, {str(size)[:12]} bytes)")
+        reason = escape(f"{url[:SHOWN]} is no page ({kind[:60]}, {str(size)[:12]} bytes)")
         raise Download(f"{reason} and was not loaded")
     body, html = response.body, kind in _HTML
-    text = body if isinstance(body, str) else decoded(body, parameters, html)
+    text = body if isinstance(body, str) else decode_body(body, parameters, html)
     return document_of(text) if html else plain_document(text)
 
 
@@ -141,7 +137,7 @@ def _readable(kind: str) -> bool:
     return kind in _HTML or kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
 
 
-def decoded(body: bytes, declared: str, html: bool) -> str:
+def decode_body(body: bytes, declared: str, html: bool) -> str:
     """Return a body as text, decoded by its byte order mark, the header, the page, as UTF-8, or as Windows-1252."""
     for mark, name in _MARKS:
         if body.startswith(mark):
@@ -191,10 +187,10 @@ class Client:
             finally:
                 await response.aclose()
         except Unreached as lost:
-            raise lost.told(f"{escaped(url[:SHOWN])} could not be loaded: {lost}") from None
+            raise lost.blame(f"{escape(url[:SHOWN])} could not be loaded: {lost}") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, zlib.error, OSError) as error:
             reason = str(error) or type(error).__name__
-            raise ToolError(f"{escaped(url[:SHOWN])} could not be loaded: {reason[:SHOWN]}") from None
+            raise ToolError(f"{escape(url[:SHOWN])} could not be loaded: {reason[:SHOWN]}") from None
 
     async def _read(self, response: "httpx.Response") -> SiteResponse:
         headers = {name.lower(): value for name, value in response.headers.items() if name.lower() != "set-cookie"}
@@ -210,14 +206,3 @@ class Client:
             if len(body) > self.max_bytes:
                 break
         return SiteResponse(bytes(body[: self.max_bytes]), response.status_code, kind, headers)
-
-
-async def within(seconds: float, waits: bool, work: Awaitable[Loaded]) -> Loaded:
-    """Wait for the work until its timeout; work that never waits needs none."""
-    if not waits:
-        return await work
-    try:
-        async with asyncio.timeout(seconds):
-            return await work
-    except TimeoutError:
-        raise ToolError(f"the page did not come within {seconds:g} s") from None

@@ -6,7 +6,7 @@ Not here: their meaning (`reading`).
 import re
 from collections.abc import Iterator
 
-from palaestra.envs.browser.format import squeezed
+from palaestra.envs.browser.format import squeeze
 
 _ATTRIBUTES = r'(?: [^\s>/]+?="[^"]*")*+'
 TOKEN = re.compile(
@@ -27,10 +27,10 @@ def attributes_of(written: str) -> dict[str, str]:
     if not written:
         return {}
     attributes = dict(_ATTRIBUTE.findall(written))
-    return {name: decoded(value) for name, value in attributes.items()} if "&" in written else attributes
+    return {name: decode_entities(value) for name, value in attributes.items()} if "&" in written else attributes
 
 
-def decoded(text: str) -> str:
+def decode_entities(text: str) -> str:
     """Decode the five entities that lexbor writes."""
     text = text.replace("&nbsp;", " ").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"')
     return text.replace("&amp;", "&")
@@ -49,7 +49,7 @@ def labels_of(source: str) -> tuple[dict[str, str], Iterator[tuple[bool, str]]]:
     for label in _LABEL.finditer(source):
         key = attributes_of(label[1]).get("for")
         binds = bool(_CONTROL.search(label[2])) if key is None else key in ids
-        name = squeezed(decoded(_NO_NAME.sub(" ", label[2]))) if binds else ""
+        name = squeeze(decode_entities(_NO_NAME.sub(" ", label[2]))) if binds else ""
         if key is not None and binds:
             names.setdefault(key, name)
         labels.append((binds, name if key is None else ""))

@@ -8,29 +8,18 @@ styles other than `display: none` on the element itself.
 import re
 from collections.abc import Mapping
 
-from palaestra.envs.browser.format import CLOSE, OPEN, bracket, chosen, finished, squeezed
-from palaestra.envs.browser.text.bounds import VOID
-from palaestra.envs.browser.text.elements import BUTTONS, TYPES, Element, FieldValue, Open
-from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decoded, is_hidden, labels_of
+from palaestra.envs.browser.format import CLOSE, OPEN, bracket, finish_lines, squeeze
+from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, TYPES, Element, FieldValue, Open, control_name
+from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decode_entities, is_hidden, labels_of
+from palaestra.envs.browser.text.tags import DEAD, HEADINGS, KNOWN, SENT, SOFT, STRONG, VOID
 
 MAX_ELEMENTS = 5_000
 """Maximum number of links and controls with a number."""
 _HREF = re.compile(r' href="([^"]*)"')
 _SCHEME = re.compile(r"\s*(?!https?:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _REFRESH = re.compile(r"\s*(\d+)[^;,]*[;,]\s*(?:url\s*=\s*)?['\"]?([^'\"]+)", re.IGNORECASE)
-_DEAD = frozenset({"template", "noscript", "svg", "object", "math"})
-"""Elements that are not shown, and whose controls are ignored."""
-_SENT = frozenset({"input", "select", "option", "textarea", "button", "form"})
-"""Elements that count even if they are hidden."""
-_BLOCKS = (
-    "address article aside body br center dd details dialog div dl dt fieldset figcaption figure footer form header "
-    "hgroup html legend main menu nav optgroup p search section summary"
-)
-_SOFT = frozenset(_BLOCKS.split())
-"""Blocks that become a blank inside a cell."""
-_HEADINGS = {f"h{level}": f"{'#' * level} " for level in range(1, 7)}
-_STRONG = frozenset({*_HEADINGS, "ul", "ol", "li", "table", "caption", "pre", "blockquote", "tr", "td", "th"})
-_KNOWN = _SOFT | _STRONG | _SENT | {"a", "img", "hr", "label", "title", "base", "meta"}
+
+_TO_COME = Element(0, "", "", {})
 
 
 class PageReader:
@@ -38,7 +27,7 @@ class PageReader:
 
     def __init__(self, source: str, values: Mapping[int, FieldValue]) -> None:
         self.source, self.values = source, values
-        self.title, self.base = "", ""
+        self.title = self.base = self._prefix = ""
         self.refresh: tuple[float, str] | None = None
         """Delay in seconds, and the address to go to."""
         self.elements: list[Element] = []
@@ -48,7 +37,6 @@ class PageReader:
         self._lines: list[str] = []
         self._parts: list[str] = []
         """Parts of the current line."""
-        self._prefix = ""
         self._open: list[Open] = []
         self._lists: list[int] = []
         """Number of the next item, or -1, for each list around the current position."""
@@ -68,16 +56,16 @@ class PageReader:
                 if not skipped:
                     self._text(text)
                 elif not dead and self._open and self._open[-1].tag in ("option", "textarea"):
-                    self._parts.append(decoded(text))  # Hidden controls are sent too.
+                    self._parts.append(decode_entities(text))  # Hidden controls are sent too.
             elif tag:
-                is_known = tag in _KNOWN
-                if skipped or tag in _DEAD or is_hidden(written):
+                is_known = tag in KNOWN
+                if skipped or tag in DEAD or is_hidden(written):
                     if not skipped:
-                        self._hidden, dead = True, tag in _DEAD
-                    if tag in _SENT and not dead:
+                        self._hidden, dead = True, tag in DEAD
+                    if tag in SENT and not dead:
                         self._start(tag, written)
                         if whole:
-                            self._parts.append(decoded(inner))
+                            self._parts.append(decode_entities(inner))
                             self._end(tag)
                     skipped += not whole and tag not in VOID
                     self._hidden = bool(skipped)
@@ -92,23 +80,23 @@ class PageReader:
                     self._text(inner)
                     self._end(tag)
             elif not skipped:
-                if end in _KNOWN:
+                if end in KNOWN:
                     self._end(end)
             elif end:
-                if end in _SENT and not dead:
+                if end in SENT and not dead:
                     self._end(end)
                 skipped -= 1
                 if not skipped:
                     dead = self._hidden = False
         self._flush()
-        return finished(self._lines)
+        return finish_lines(self._lines)
 
     def _text(self, text: str) -> None:
         if (self._parts or self._pre or not text.isspace()) and (not self._muted or self._open):
-            self._parts.append(decoded(text) if "&" in text else text)
+            self._parts.append(decode_entities(text) if "&" in text else text)
 
     def _start(self, tag: str, written: str) -> None:
-        if tag in _SOFT:
+        if tag in SOFT:
             if tag == "br" and self._pre:
                 self._parts.append("\n")
             else:
@@ -116,20 +104,19 @@ class PageReader:
             if tag == "form":
                 self._form = len(self.forms)
                 self.forms.append(attributes_of(written))
-        elif tag in _STRONG:
+        elif tag in STRONG:
             self._start_strong(tag)
         elif tag == "a":
             attributes = attributes_of(written)
             if "href" in attributes and not _SCHEME.match(attributes["href"]):
-                self._take(tag, attributes)
+                self._collect(tag, attributes, self._number())
         elif tag == "input":
             self._input(attributes_of(written))
         elif tag == "option":
             if self._open and self._open[-1].tag == "select":
-                self._open.append(Open(tag, attributes_of(written), 0, 0, self._parts))
-                self._parts = []
-        elif tag in _SENT:
-            self._take(tag, attributes_of(written))
+                self._collect(tag, attributes_of(written))
+        elif tag in SENT:
+            self._collect(tag, attributes_of(written), self._number())
         else:
             self._start_other(tag, attributes_of(written))
 
@@ -138,20 +125,18 @@ class PageReader:
         href = _HREF.search(written)
         if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written:
             return False
-        name = squeezed(decoded(text) if "&" in text else text)
+        name = squeeze(decode_entities(text) if "&" in text else text)
         if not name or len(self.numbered) >= MAX_ELEMENTS:
             return False
         number = len(self.numbered) + 1
         self.numbered.append(len(self.elements))
         self.elements.append(Element(number, "a", "link", {"href": href[1]}))
-        if self._parts and self._parts[-1].endswith(CLOSE):
-            self._parts.append(" ")
-        self._parts.append(f"{OPEN}{number}:link {name}{CLOSE}")
+        self._write_link(f"{OPEN}{number}:link {name}{CLOSE}")
         return True
 
     def _start_other(self, tag: str, attributes: Mapping[str, str]) -> None:
         if tag == "img":
-            if alt := squeezed(attributes.get("alt", "")):
+            if alt := squeeze(attributes.get("alt", "")):
                 if self._open:
                     self._open[-1].alts.append(alt)
                 else:
@@ -162,23 +147,21 @@ class PageReader:
         elif tag == "label":
             self._muted, self._label = next(self._labels, (False, ""))
         elif tag == "title":
-            self._open.append(Open(tag, attributes, 0, 0, self._parts))
-            self._parts = []
+            self._collect(tag, attributes)
         elif tag == "base":
             self.base = self.base or attributes.get("href", "")
-        elif attributes.get("http-equiv", "").lower() == "refresh":
+        elif attributes.get("http-equiv", "").lower() == "refresh" and self.refresh is None:
             match = _REFRESH.match(attributes.get("content", ""))
-            if match and self.refresh is None:
-                self.refresh = (float(match[1][:9]), match[2].strip())
+            self.refresh = (float(match[1][:9]), match[2].strip()) if match else None
 
     def _end(self, tag: str) -> None:
         if self._open and self._open[-1].tag == tag:
             self._finish(self._open.pop())
-        elif tag in _SOFT:
+        elif tag in SOFT:
             self._block()
             if tag == "form":
                 self._form = -1
-        elif tag in _STRONG:
+        elif tag in STRONG:
             self._end_strong(tag)
         elif tag == "label":
             self._muted, self._label = False, ""
@@ -194,8 +177,6 @@ class PageReader:
 
     def _flush(self) -> None:
         """End the line."""
-        if not self._parts:
-            return
         joined = "".join(self._parts)
         self._parts.clear()
         if self._pre:
@@ -233,7 +214,7 @@ class PageReader:
                 self._lines.append("```")
                 self._pre = True
             else:
-                self._prefix = _HEADINGS.get(tag, "")
+                self._prefix = HEADINGS.get(tag, "")
 
     def _end_strong(self, tag: str) -> None:
         if self._open:
@@ -253,11 +234,8 @@ class PageReader:
             elif (tag == "ul" or tag == "ol") and self._lists:
                 self._lists.pop()
 
-    # Elements.
-
-    def _take(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Collect the text up to the end tag, which adds the element; its number and index are reserved now."""
-        number = self._number()
+    def _collect(self, tag: str, attributes: Mapping[str, str], number: int = 0) -> None:
+        """Collect the text up to the end tag, which adds the element if its index is reserved."""
         self._open.append(Open(tag, attributes, number, len(self.elements) - 1, self._parts))
         self._parts = []
 
@@ -269,77 +247,53 @@ class PageReader:
         self.numbered.append(len(self.elements) - 1)
         return len(self.numbered)
 
-    def _finish(self, one: Open) -> None:
+    def _finish(self, opened: Open) -> None:
         """Add an element at its end tag, with the text inside it."""
-        text, self._parts = "".join(self._parts), one.outer
-        tag, attributes, value = one.tag, one.attributes, self.values.get(one.place)
+        text, self._parts = "".join(self._parts), opened.outer
+        tag, attributes, value = opened.tag, opened.attributes, self.values.get(opened.index)
         if tag == "title":
-            self.title = self.title or squeezed(text)
+            self.title = self.title or squeeze(text)
         elif tag == "option":
-            self._open[-1].options.append((squeezed(text), attributes))
+            self._open[-1].options.append((squeeze(text), attributes))
         elif tag == "a":
             last = attributes["href"].rstrip("/").rpartition("/")[2]
-            self._put(Element(one.number, tag, "link", attributes), one.place, one.name(text, last))
+            self._put(Element(opened.number, tag, "link", attributes), opened.index, opened.name(text, last))
         elif tag == "button":
-            kind = attributes.get("type", "submit").lower()
-            name = one.name(text, attributes.get("name", ""))
-            kind, button_value = kind if kind in BUTTONS else "submit", attributes.get("value", "")
-            self._put(Element(one.number, tag, kind, attributes, button_value, self._form), one.place, name)
+            self._put(opened.button(self._form), opened.index, opened.name(text, attributes.get("name", "")))
         elif tag == "textarea":
-            element = Element(one.number, tag, tag, attributes, text if value is None else value, self._form)
-            self._put(element, one.place, self._name(attributes), f' = "{squeezed(str(element.value))}"')
+            element = Element(opened.number, tag, tag, attributes, text if value is None else value, self._form)
+            self._put(element, opened.index, self._name(attributes))
         else:
-            options = tuple((name, of.get("value", name), "disabled" in of) for name, of in one.options)
-            if not isinstance(value, tuple):
-                value = tuple(n for n, (_, of) in enumerate(one.options) if "selected" in of)
-                if "multiple" not in attributes:
-                    value = value[-1:] or tuple(n for n, of in enumerate(options) if not of[2])[:1]
-            suffix = chosen([options[n][0] for n in value], [name for name, _, _ in options]) if one.number else ""
-            element = Element(one.number, tag, tag, attributes, value, self._form, options)
-            self._put(element, one.place, self._name(attributes), suffix)
+            self._put(opened.select(value, self._form), opened.index, self._name(attributes))
 
     def _input(self, attributes: Mapping[str, str]) -> None:
         kind = attributes.get("type", "text").strip().lower()
         kind = kind if kind in TYPES else "text"
-        number = self._number(hidden=kind == "hidden")
-        place = len(self.elements) - 1
+        number, index = self._number(hidden=kind == "hidden"), len(self.elements) - 1
         value: FieldValue = attributes.get("value", "")
-        value_text = ""
         if kind in BUTTONS:
             usual = {"submit": "Submit", "reset": "Reset", "image": attributes.get("alt", "Submit")}.get(kind, "")
             name = attributes.get("aria-label") or str(value) or usual or attributes.get("name", "")
         else:
             name = self._name(attributes) if number else ""
-            if kind in ("checkbox", "radio"):
-                value = bool(self.values.get(place, "checked" in attributes))
-            else:
-                value = str(self.values.get(place, value))
-                value_text = f' = "{"*" * min(len(value), 20) if kind == "password" else squeezed(value)}"'
-        self._put(Element(number, "input", kind, attributes, value, self._form), place, name, value_text)
+            value = self.values.get(index, "checked" in attributes if kind in CHECKABLE else value)
+        self._put(Element(number, "input", kind, attributes, value, self._form), index, name)
 
     def _name(self, attributes: Mapping[str, str]) -> str:
-        """Return the name of a control."""
-        label = self._names.get(attributes.get("id", "")) or self._label
-        self._label = ""
-        name = attributes.get("aria-label") or label or attributes.get("title") or attributes.get("placeholder")
-        return name or attributes.get("name", "")
+        label, self._label = self._names.get(attributes.get("id", "")) or self._label, ""
+        return control_name(attributes, label)
 
-    def _put(self, element: Element, place: int, name: str, rest: str = "") -> None:
+    def _put(self, element: Element, index: int, name: str) -> None:
         """Set an element, and write it if it has a number."""
-        self.elements[place] = element
-        if not element.number:
-            return
-        kind = element.kind
-        if kind == "link":
-            if self._parts and self._parts[-1].endswith(CLOSE):
-                self._parts.append(" ")
-            self._parts.append(bracket(element.number, kind, squeezed(name)))
-            return
-        states = [] if not isinstance(element.value, bool) else ["checked" if element.value else "unchecked"]
-        if element.disabled:
-            states.append("disabled")
-        rest += f" ({', '.join(states)})" if states else ""
-        self._parts.append(f" {bracket(element.number, element.shown_kind, squeezed(name), rest)} ")
+        self.elements[index] = element
+        if element.number:
+            text = bracket(element.number, element.shown_kind, squeeze(name), element.state_text)
+            if element.kind == "link":
+                self._write_link(text)
+            else:
+                self._parts.append(f" {text} ")
 
-
-_TO_COME = Element(0, "", "", {})
+    def _write_link(self, text: str) -> None:
+        if self._parts and self._parts[-1].endswith(CLOSE):
+            self._parts.append(" ")
+        self._parts.append(text)

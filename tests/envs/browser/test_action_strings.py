@@ -6,7 +6,7 @@ import pytest
 
 from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.browser.site import Pages
-from palaestra.envs.tools.browser_actions import MAX_CHARS, BrowserActions, parsed
+from palaestra.envs.tools.browser_actions import MAX_CHARS, BrowserActions, parse_calls
 from palaestra.errors import ToolError
 from palaestra.formats import ParsedCall, hermes
 
@@ -91,7 +91,7 @@ def test_what_is_no_action_is_told(act: Any, action: str, said: str) -> None:
 )  # fmt: skip
 def test_nothing_of_a_string_is_run(action: str) -> None:
     try:
-        found = parsed(action)
+        found = parse_calls(action)
     except ToolError:
         return
     assert all(type(one) in (str, int, float, list, dict) for _, given, _ in found for one in given)

@@ -7,7 +7,7 @@ from simple_pages import SIMPLE_PAGES
 
 from palaestra.envs.browser.format import CLOSE, OPEN
 from palaestra.envs.browser.text.document import document_of
-from palaestra.envs.browser.text.fetching import decoded
+from palaestra.envs.browser.text.fetching import decode_body
 
 
 @pytest.mark.parametrize("name", SIMPLE_PAGES)
@@ -76,7 +76,7 @@ def test_what_is_hidden_is_not_read_but_counts_in_its_form():
     ],
 )
 def test_a_body_is_decoded_as_a_browser_does(body, declared, text):
-    assert decoded(body, declared, html=True) == text
+    assert decode_body(body, declared, html=True) == text
 
 
 def test_long_lists_are_cut_with_a_count_and_long_names_with_dots():

@@ -176,7 +176,7 @@ def test_cookies_belong_to_their_host_path_and_time(tab, site):
     assert sent("http://b.test/got") == {}
     do(tab.open("http://a.test/set?c=own=; Expires=Thu, 01 Jan 1970 00:00:00 GMT"))
     assert sent("http://a.test/got") == {"all": "2"}
-    assert dict(TextBrowser().session({"a.test": site}).state.jar.kept) == {}
+    assert dict(TextBrowser().session({"a.test": site}).state.jar.cookies) == {}
 
 
 def test_back_asks_again_but_never_sends_a_form_twice(tab, site):

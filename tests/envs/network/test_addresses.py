@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from palaestra.envs.browser.network import AddressRefused, allow_list
-from palaestra.envs.browser.network.addresses import MAX_LOOKUPS, host_of, is_public
+from palaestra.envs.browser.network.addresses import MAX_LOOKUPS, AddressRefused, host_of, is_public
+from palaestra.envs.browser.network.allow import allow_list
 
 WEB = allow_list("public")
 INSIDE = [

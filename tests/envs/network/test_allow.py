@@ -5,7 +5,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from palaestra.envs.browser.network import AddressRefused, allow_list
+from palaestra.envs.browser.network.addresses import AddressRefused
+from palaestra.envs.browser.network.allow import allow_list
 from palaestra.errors import UsageError
 
 PUBLIC = ip_address("8.8.8.8")

@@ -7,16 +7,11 @@ import httpx
 import pytest
 from web_servers import client_tls, server_tls, serving
 
-from palaestra.envs.browser.network import (
-    AddressRefused,
-    FilteringProxy,
-    ProxyLimits,
-    Way,
-    allow_list,
-    checked_transport,
-)
-from palaestra.envs.browser.network.addresses import system_lookup
-from palaestra.envs.browser.network.transport import MAX_CONNECTIONS
+from palaestra.envs.browser.network.addresses import AddressRefused, system_lookup
+from palaestra.envs.browser.network.allow import allow_list
+from palaestra.envs.browser.network.proxy import FilteringProxy
+from palaestra.envs.browser.network.transport import MAX_CONNECTIONS, checked_transport
+from palaestra.envs.browser.network.way import ProxyLimits, Way
 
 PUBLIC, SECOND = "93.184.216.34", "93.184.216.35"
 both_doors = pytest.mark.parametrize("door", ["transport", "proxy"])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from web_servers import serving
 
-from palaestra.envs.browser.network import FilteringProxy, ProxyLimits, Way, allow_list
-from palaestra.envs.browser.network.way import MAX_OWN_LOOKUPS
+from palaestra.envs.browser.network.allow import allow_list
+from palaestra.envs.browser.network.proxy import FilteringProxy
+from palaestra.envs.browser.network.way import MAX_OWN_LOOKUPS, ProxyLimits, Way
 
 SECONDS = 30
 """Far more than a busy machine takes, and less than for ever."""

@@ -53,7 +53,7 @@ def test_bad_rows_are_told_with_their_lines_and_the_others_are_found(tmp_path):
         {"contents": '"Plums"\nA plum tree.', "id": 12},
     ]
     faults = []
-    folder = build(corpus_of(tmp_path, rows), tmp_path / "index", fault=faults.append)
+    folder = build(corpus_of(tmp_path, rows), tmp_path / "index", report_fault=faults.append)
     assert (folder.documents, folder.skipped) == (4, 7) == (4, len(faults))
     expected = (
         "line 2", "line 3 has an empty text", "row 4 has the id 'a'", "line 5 has the number 7",
@@ -86,7 +86,7 @@ def test_folders_and_tables_are_read_and_columns_can_be_named(tmp_path):
     pyarrow.parquet.write_table(table, corpus / "table.parquet")
     faults = []
     named = Columns(text="story", title="headline", id="key")
-    folder = build(corpus, tmp_path / "index", columns=named, fault=faults.append)
+    folder = build(corpus, tmp_path / "index", columns=named, report_fault=faults.append)
     assert faults == ["empty.txt has no text"]
     index = EmbeddedIndex(folder.path)
     assert [found(index, word) for word in ("baking", "cheese", "snow", "menu", "secret")] == [
@@ -137,7 +137,7 @@ def test_a_build_that_was_cut_off_goes_on_and_loses_and_doubles_nothing(tmp_path
     with pytest.raises(UsageError, match="half written; the same"):
         EmbeddedIndex(index)
     stands: list[Stand] = []
-    folder = build(corpus, index, told=lambda stand, seconds: stands.append(stand))
+    folder = build(corpus, index, report=lambda stand, seconds: stands.append(stand))
     assert (folder.documents, folder.skipped) == (50, 1)
     made = EmbeddedIndex(index)
     assert sorted(found(made, "row")) == sorted(row["id"] for row in ROWS)

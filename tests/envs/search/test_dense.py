@@ -10,7 +10,7 @@ from palaestra.envs.search import dense
 from palaestra.envs.search.dense import DenseIndex, add_vectors
 from palaestra.envs.search.embedded import EmbeddedIndex
 from palaestra.envs.search.embedding import Embedder
-from palaestra.envs.search.hybrid import HybridIndex, fused
+from palaestra.envs.search.hybrid import HybridIndex, fuse
 from palaestra.envs.search.index import Hit
 from palaestra.errors import UsageError
 
@@ -113,7 +113,7 @@ def test_lists_of_vectors_find_what_all_vectors_find(built, monkeypatch, flat):
 def test_two_rankings_are_fused_by_ranks_alone():
     first = [Hit(id, id, "", score) for id, score in (("a", 900.0), ("b", 2.0), ("c", 1.0))]
     second = [Hit(id, id, "", score) for id, score in (("c", 0.9), ("d", 0.8), ("b", 0.7))]
-    hits = fused([first, second], 3)
+    hits = fuse([first, second], 3)
     assert [hit.id for hit in hits] == ["c", "b", "a"]
     assert hits[0].score == pytest.approx(1 / 63 + 1 / 61)
-    assert fused([[], []], 5) == [] == fused([first], 0)
+    assert fuse([[], []], 5) == [] == fuse([first], 0)

@@ -13,7 +13,7 @@ from palaestra.endpoint import EndpointConfig
 from palaestra.envs.browser.site import Pages
 from palaestra.envs.core.window import window_end
 from palaestra.envs.running.work import WorkMode
-from palaestra.envs.tools.browse import Browse, quoted, relevant
+from palaestra.envs.tools.browse import Browse, quote, rank_windows
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError, UsageError
 
@@ -88,7 +88,7 @@ def test_without_a_model_the_window_with_the_words_of_the_question_is_shown_in_p
     assert browse(kit).startswith("Ships\nhttp://ships.test/\n")
     again = Window()
     again.restore(kit.snapshot())
-    assert again.spent.calls == 1
+    assert again.usage.calls == 1
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ tokens = st.sampled_from(
 
 @given(st.lists(st.lists(tokens, max_size=5).map("".join), max_size=5))
 def test_no_page_gets_a_line_or_a_token_of_its_own_into_the_question(lines):
-    text = quoted(lines)
+    text = quote(lines)
     assert all(line.startswith("| ") for line in text.splitlines())
     assert not re.search(r"<[|｜/a-z]|\[/?INST", text)
     kept = re.sub(r"\s", "", "".join(lines)).replace("|", "")
@@ -145,10 +145,10 @@ def test_no_page_gets_a_line_or_a_token_of_its_own_into_the_question(lines):
 
 @given(st.lists(st.text("ab \n", max_size=20), max_size=12), st.text("ab ", max_size=6), st.integers(1, 9))
 def test_the_windows_cover_the_page_and_the_best_one_holds_most_words(lines, query, most):
-    found = relevant(lines, query, 4, 10**6)
+    found = rank_windows(lines, query, 4, 10**6)
     covered = [n for first in sorted(found) for n in range(first, window_end(lines, first, 4) + 1)]
     assert covered == list(range(1, len(lines) + 1))
-    assert relevant(lines, query, 4, most) == found[:most]
+    assert rank_windows(lines, query, 4, most) == found[:most]
     if found and (words := set(query.split())):
         held = [sum(w in "\n".join(lines[at - 1 : window_end(lines, at, 4)]) for w in words) for at in found]
         assert held[0] == max(held) or len(words) > 1

@@ -6,7 +6,7 @@ import pytest
 
 from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.browser.browser import Page
-from palaestra.envs.browser.network import Unreached, place_of
+from palaestra.envs.browser.network.addresses import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Pages, SiteResponse
 from palaestra.envs.core.calls import _at_once
@@ -217,7 +217,7 @@ def test_a_call_waits_for_those_before_it_no_longer_than_its_time():
     first, second = asyncio.run(go())
     assert "line" in first
     assert isinstance(second, ToolError)
-    assert kit.spent.calls == 1
+    assert kit.usage.calls == 1
 
 
 def test_a_backend_that_is_none_is_refused_when_the_environment_is_made():

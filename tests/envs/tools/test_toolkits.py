@@ -111,9 +111,9 @@ class Odd(Python):
 
 
 WRONG_FILES = [
-    (None, "Odd.files gave a NoneType; expected a dict"), ({"a.txt": 3}, "holds a int"),
-    ({"a.txt": "text"}, r"'a.txt' holds a str; expected bytes; encode the text"),
-    ({3: b""}, "is a int; expected the path as text"),
+    (None, "Odd.files gave a NoneType; expected a dict"), ({"a.txt": 3}, r"file a.txt is 3 \(int\); expected bytes"),
+    ({"a.txt": "text"}, r"file a.txt is 'text' \(str\); expected bytes; encode the text"),
+    ({3: b""}, r"path is 3 \(int\); expected a str"),
     *(({path: b""}, "is no path of a file") for path in ("", "/etc/a", "b/", "b/../../a", "a\0")),
     ({"é" * 200: b""}, "is too long"), ({"a/" * 40 + "b": b""}, "is too long"),
     ({"a": b"", "a/b": b""}, "'a/b' lies in another file"), ({"a": b"12345"}, "has 5 bytes; limit file_bytes is 4"),

@@ -14,11 +14,11 @@ from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.errors import Broken, UsageError
 
 T = TypeVar("T")
-_BEYOND = 5.0
+_GRACE_SECONDS = 5.0
 """Seconds after a timeout at which the loop itself is taken for dead."""
 
 
-class AskedModel:
+class ToolModel:
     """An endpoint and its event loop."""
 
     def __init__(self, config: EndpointConfig) -> None:
@@ -34,7 +34,7 @@ class AskedModel:
         """
         try:
             work = asyncio.wait_for(question(self._endpoint), seconds)
-            return await self._loop.outcome(work, seconds + _BEYOND, blocking=False)
+            return await self._loop.outcome(work, seconds + _GRACE_SECONDS, blocking=False)
         except UsageError as error:
             raise Broken(str(error)) from error
 
@@ -46,7 +46,7 @@ class AskedModel:
     async def check(self) -> None:
         """Raise UsageError if the server cannot be reached or refuses the key. After one success it does nothing."""
         if not self._checked:
-            seconds = self.config.connect_timeout + 2 * _BEYOND
+            seconds = self.config.connect_timeout + 2 * _GRACE_SECONDS
             await self._loop.outcome(self._endpoint.check(), seconds, blocking=False)
             self._checked = True
 
@@ -59,10 +59,10 @@ class AskedModel:
         self._begin()
 
     def _begin(self) -> None:
-        self._loop, self._endpoint = BackgroundLoop("palaestra-asked-model"), Endpoint(self.config)
+        self._loop, self._endpoint = BackgroundLoop("palaestra-tool-model"), Endpoint(self.config)
 
 
 @cache
-def model_at(config: EndpointConfig) -> AskedModel:
+def model_at(config: EndpointConfig) -> ToolModel:
     """Return the model of this configuration, one for each process."""
-    return AskedModel(config)
+    return ToolModel(config)
