@@ -20,7 +20,6 @@ from palaestra.envs.arena.playable import Playable
 from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState, WaitingGames
 from palaestra.envs.core.machine import MachineReply
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
-from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
 from palaestra.envs.running.work import Pending, warn_late
 from palaestra.episode import Ending, Event, Start
@@ -73,11 +72,6 @@ class LocalArena(ArenaSlots):
     def ordered(self) -> bool:
         """True if `recv` is a barrier that reports in slot order. It never is for games of several seats."""
         return self._barrier and self._alone
-
-    @property
-    def loop_lag(self) -> Lag:
-        """Lag of the event loop: near 0, unless a tool blocks it or the machine is overloaded."""
-        return self._runner.lag
 
     def stalls(self, share: float = STALL_SHARE) -> list[Stall]:
         """Return the calls that have used more than this share of their timeout, or have waited so long to begin."""

@@ -14,8 +14,8 @@ from types import CoroutineType
 from typing import Any
 
 from palaestra.envs.core.result import Done
-from palaestra.envs.core.slow_tools import SLOW_SECONDS, note
 from palaestra.envs.core.tool import Tool, make
+from palaestra.envs.running.holdups import HELD_SECONDS, note_slow
 from palaestra.envs.running.process_child import main_file, module_of
 from palaestra.envs.running.work import InProcess, Work, WorkMode
 from palaestra.episode import Call, Status
@@ -183,8 +183,8 @@ def _at_once(run: Any) -> Any:
 def _took(tool: Tool, owner: Any, begun: float) -> float:
     """Return the seconds since `begun`; log a tool that delays all other episodes."""
     seconds = time.perf_counter() - begun
-    if seconds > SLOW_SECONDS:
-        note(tool.name, type(owner).__name__, seconds)
+    if seconds > HELD_SECONDS:
+        note_slow(tool.name, type(owner).__name__, seconds)
     return seconds
 
 

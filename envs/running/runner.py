@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from palaestra.envs.running.crew import Crew
 from palaestra.envs.running.inbox import Inbox, leave_line
 from palaestra.envs.running.limits import LIMITS
-from palaestra.envs.running.loop import Lag, LoopThread
+from palaestra.envs.running.loop import LoopThread
 from palaestra.envs.running.processes import run_in_process
 from palaestra.envs.running.work import Pending, Work, WorkMode
 from palaestra.errors import Broken, UsageError
@@ -34,11 +34,6 @@ class Runner:
         self._loop: LoopThread | None = None
         self._held_loops: list[LoopThread] = []
         self._closed = False
-
-    @property
-    def lag(self) -> Lag:
-        """Lag of the event loop."""
-        return Lag() if self._loop is None else self._loop.lag
 
     def start(self, pendings: Iterable[Pending], inbox: Inbox) -> None:
         """Start every job of these Pendings. It is best to start many together: a wake-up of the loop costs as much as
