@@ -47,7 +47,7 @@ def open_arena(
             return ToolVectorEnv(author, slots, env_id=name, **arena_options)
     make = playables(env_id, options, arena_options.get("timeout", 60.0))
     hint = "" if entry is None else ", or open it with seat=NAME to play one against its demonstrator"
-    return LocalArena(make, slots, name=name, hint=hint, **arena_options)
+    return LocalArena({"": make}, slots, name=name, hint=hint, **arena_options)
 
 
 def open_playable(env_id: str, options: Mapping[str, Any]) -> Playable:

@@ -46,7 +46,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         self.num_envs = num_envs
         self._author = spec_of(author, env_id)
         LocalArena.__init__(
-            self, lambda: Machine(self._author), num_envs, name=self._author.name, ordered=ordered,
+            self, {"": lambda: Machine(self._author)}, num_envs, name=self._author.name, ordered=ordered,
             max_workers=max_workers,
         )  # fmt: skip
         self.render_mode = render_mode
@@ -68,7 +68,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
     def spec(self, value: EnvSpec | None) -> None:
         self._spec = value
         if value is not None:
-            self.name = self._inbox.env_id = self._author.name = value.id
+            self.name = self._jobs.inbox.env_id = self._author.name = value.id
 
     _spec: EnvSpec | None = None
 

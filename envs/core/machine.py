@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.envs.core import ending as outcome
-from palaestra.envs.core.calls import Prepared, prepare, refused, shown
+from palaestra.envs.core.calls import Prepared, clip_call, prepare, refused
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.ending import ANSWERED, UNANSWERED, judged, last_events
 from palaestra.envs.core.kits import Kits, is_permanent, start_fault
@@ -240,7 +240,7 @@ class Machine:
         messages = one.messages
         for call in calls:
             if len(call.text) > room or not call.text.isascii() or call.answer is not None:
-                call = shown(call, room, max_kept)
+                call = clip_call(call, room, max_kept)
             one.calls.append(call)
             messages.append({"role": "tool", "name": call.name, "content": call.text})
             if call.answer is not None and final is None:

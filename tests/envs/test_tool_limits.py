@@ -73,7 +73,7 @@ def test_a_loop_that_is_held_lets_no_more_begin_than_the_rate(limited):
     opened.send(dict.fromkeys(range(6), call("paced")))
     while not workshop.begun:
         time.sleep(0.001)
-    opened._runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all the others fall due.
+    opened._jobs.runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all the others fall due.
     assert len(opened.recv(6, 60)) == 6
     assert kept(freed[0], (begun for begun in workshop.begun if begun >= freed[0]))
 

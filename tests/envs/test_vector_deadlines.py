@@ -164,7 +164,7 @@ def test_a_loop_that_is_held_is_replaced_and_serves_its_other_calls_before_it_en
     held_for_long()
     assert [(event.slot, event.ending) for event in opened.recv(1, PATIENCE)] == [(1, Ending.BROKEN)]
     assert "is held by Loopy slot 1: grab" in caplog.text
-    held = opened._runner._held_loops
+    held = opened._jobs.runner._held_loops
     assert [loop.runs for loop in held] == [True]
     opened.send({2: call("nap")})
     assert [event.slot for event in opened.recv(1, PATIENCE)] == [2]
