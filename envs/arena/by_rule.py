@@ -90,7 +90,7 @@ class ByRule:
             seat_event = reply.get(self.seat, seat_event)
             if seat_event is not None and seat_event.ending is not None:
                 break
-            others = [seat for seat in self.machine.asked if seat != self.seat]
+            others = [seat for seat in self.machine.pending_events if seat != self.seat]
             if not others:
                 break
             self._in_row += 1
@@ -99,8 +99,8 @@ class ByRule:
             reply = self.machine.act(others[0], spoken(self._rule, self.machine, others[0], self._start))
         if isinstance(reply, Pending):
             return reply
-        if seat_event is None and self.seat in self.machine.asked:  # Its event came before the wait for the others.
-            seat_event = self.machine.asked[self.seat]
+        if seat_event is None:  # Its event came before the wait for the others.
+            seat_event = self.machine.pending_events.get(self.seat)
         return {} if seat_event is None else {None: replace(seat_event, start=self._start)}
 
 

@@ -212,7 +212,7 @@ class Foreign:
         return self._event(seat)
 
     def _event(self, seat: Seat) -> Event:
-        return Event(self._records[seat].slot, self._records[seat].start, self._records[seat].news())
+        return self._records[seat].event()
 
     def _note(self, seat: Seat, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]) -> None:
         """Record the result of a step for a seat."""
@@ -239,7 +239,7 @@ class Foreign:
         value = success_of(self.name, self._success[seat], total, self.success_at)
         parts = {"success": value, "reward": total}
         attempt = self._attempt(seat)
-        return Event(record.slot, record.start, record.news(), (), ending, total, parts, attempt, fault)
+        return record.event(ending, total, parts, attempt, fault)
 
     def _attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a step may hold them."""

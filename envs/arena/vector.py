@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from palaestra import formats
 from palaestra.envs.arena.arena import LocalArena
 from palaestra.envs.arena.opening import made, spec_of
-from palaestra.envs.arena.text_env import TextEnv, check_options, drawn, require_author
+from palaestra.envs.arena.single import require_author
+from palaestra.envs.arena.text_env import TextEnv, check_options, drawn
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.space import TEXT

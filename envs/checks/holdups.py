@@ -48,7 +48,7 @@ def _require_running(chair: Chair, subject: Subject) -> None:
             for tool_arguments in (earnest.get(name), arguments(tool.schema)):
                 if tool_arguments is not None:
                     _require_quick_tool(chair, name, tool_arguments)
-    kits = [kit for _, kit in chair.machine.kits.made or ()]
+    kits = [kit for _, kit in chair.machine.kits.instances or ()]
     if kits and all(mode_of(kit, "start") is WorkMode.INLINE for kit in kits):
         _require_quick(
             "the start of its toolkits",
@@ -56,7 +56,7 @@ def _require_running(chair: Chair, subject: Subject) -> None:
             "toolkits with plain tools alone start and close in place, without a deadline; where one has an async "
             "tool, or one with @tool(blocking=True), they start beside the others, within deadlines['start']",
         )
-    if chair.spec.judged and chair.begin().ending is None:
+    if chair.spec.has_reward and chair.begin().ending is None:
         for answer in (None, str(chair.problem.answer)):
             _require_reward(chair, answer)
 

@@ -59,7 +59,7 @@ def take(machine: Machine) -> Snapshot:
         raise UsageError(f"snapshot: no episode of {name} runs; call reset (or open) first")
     if state.out:
         raise UsageError("snapshot in the middle of a turn; take it before a turn or after its results")
-    kits = [kit for _, kit in machine.kits.made or ()]
+    kits = [kit for _, kit in machine.kits.instances or ()]
     _require_snapshots(name, kits)
     changed = _changed(machine, state)
     stand_ins = tuple(_StandIn() for _ in (state.play, *kits))
@@ -103,7 +103,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
     seats = {seat: original.copied() for seat, original in snapshot.seats.items()}
     machine.state = EpisodeState(snapshot.problem, snapshot.seed, play, seats)
     machine.state.course, machine.state.owners = course, machine.kits.owners()
-    return machine.asked
+    return machine.pending_events
 
 
 def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:

@@ -27,23 +27,23 @@ _PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
 class Kits:
     """Toolkits of a machine, each with the seat that it belongs to; None where all seats share it."""
 
-    __slots__ = ("made", "spec")
+    __slots__ = ("instances", "spec")
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.made: list[tuple[Seat, Toolkit]] | None = None
+        self.instances: list[tuple[Seat, Toolkit]] | None = None
 
     def make(self) -> list[tuple[Seat, Toolkit]]:
         """Create the toolkits on the first call, and return them."""
-        if self.made is None:
+        if self.instances is None:
             kits: list[tuple[Seat, Toolkit]] = []
             for make in self.spec.author.toolkits:
                 first = make()
                 kits.append((self.spec.seats[0] if first.per_seat else None, first))
                 if first.per_seat:
                     kits += [(seat, make()) for seat in self.spec.seats[1:]]
-            self.made = kits
-        return self.made
+            self.instances = kits
+        return self.instances
 
     def owners(self) -> Mapping[Seat, Mapping[str, Any]]:
         """Map each seat to its tools: `{seat: {tool name: toolkit}}`."""
@@ -65,7 +65,7 @@ class Kits:
 
     def declaring(self) -> list[tuple[Seat, Any]]:
         """Return the toolkits that override `final`."""
-        return [(seat, kit) for seat, kit in self.made or () if type(kit).final is not Toolkit.final]
+        return [(seat, kit) for seat, kit in self.instances or () if type(kit).final is not Toolkit.final]
 
     def finals(self, takers: Sequence[tuple[Seat, Any]], eager: bool) -> list[Work]:
         """Return the jobs that call `final` of these takers; none if all of them only compute."""
@@ -82,7 +82,7 @@ class Kits:
     def close(self, eager: bool) -> list[Work]:
         """Close in place what only computes, and return the jobs that close the others."""
         works = []
-        for _, kit in self.made or ():
+        for _, kit in self.instances or ():
             mode = mode_of(kit, "close")
             if mode is WorkMode.INLINE and eager:
                 _close(kit)
@@ -95,22 +95,21 @@ class Kits:
 
         With `closing`, toolkits that only compute are closed already, and the others may not have finished closing.
         """
-        if not self.made or (not in_use and all(mode_of(kit, "close") is WorkMode.INLINE for _, kit in self.made)):
+        modes = [(kit, mode_of(kit, "close")) for _, kit in self.instances or ()]
+        if not in_use and all(mode is WorkMode.INLINE for _, mode in modes):
             return self.close(eager=True)
-        modes = [(kit, mode_of(kit, "close")) for _, kit in self.made]
-        works = [
+        self.instances = None
+        return [
             self._work(kit, "close", mode, kit.close)
             for kit, mode in modes
             if mode is not WorkMode.INLINE or not closing
         ]
-        self.made = None
-        return works
 
     def closed(self, where: str, works: Sequence[Work]) -> None:
         """Log toolkits that failed to close. If one is late, drop all, so that the next episode creates new ones."""
         warn_late(where, works)
         if any(work.late for work in works):
-            self.made = None
+            self.instances = None
         for work in works:
             if work.error is not None and not work.late:
                 log.warning("%s: %s failed: %s: %s", where, work.label, type(work.error).__name__, work.error)

@@ -16,6 +16,8 @@ from palaestra.errors import UsageError
 Seat = str | None
 """Name of a seat; None where there is one seat, which needs no name."""
 NOTHING: Mapping[Any, Any] = {}
+_NO_ENDING = (None, None, NOTHING)
+"""Ending, reward and parts of an event while the episode runs."""
 Events = dict[Seat, Event]
 """Events by seat: those of the seats to move, or every seat's ending at once. Empty while other seats are awaited."""
 
@@ -23,14 +25,16 @@ Events = dict[Seat, Event]
 class Dialogue:
     """One seat's side of an episode."""
 
-    __slots__ = ("answer", "busy", "calls", "heard", "left", "messages", "slot", "start", "turns")
+    __slots__ = ("answer", "busy", "calls", "delivered", "left", "messages", "schemas", "slot", "start", "turns")
 
-    def __init__(self, start: Start, slot: int, messages: list[Message]) -> None:
-        self.start, self.slot, self.messages = start, slot, messages
-        """`slot` is the slot of the arena that its events name."""
+    def __init__(
+        self, start: Start, slot: int, messages: list[Message], schemas: tuple[Mapping[str, Any], ...] = ()
+    ) -> None:
+        self.start, self.slot, self.messages, self.schemas = start, slot, messages, schemas
+        """`slot` is the slot of the arena that its events name, `schemas` describe the tools of the seat."""
         self.calls: list[Call] = []
         self.answer: str | None = None
-        self.turns = self.heard = self.left = 0
+        self.turns = self.delivered = self.left = 0
         """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
         while it is to move."""
         self.busy = False
@@ -47,30 +51,29 @@ class Dialogue:
         """Append a turn of the agent."""
         self.turns += 1
         self.messages.append({"role": "assistant", "content": text})
-        self.heard = len(self.messages)
+        self.delivered = len(self.messages)
 
-    def news(self) -> tuple[Message, ...]:
-        """Return the messages that the agent has not seen yet, and mark them as seen."""
-        new = tuple(self.messages[self.heard :])
-        self.heard = len(self.messages)
-        return new
+    def event(self, *ending: Any) -> Event:
+        """Return an event with the messages that the agent has not seen yet, and mark them as seen.
 
-    def event(self, schemas: tuple[Mapping[str, Any], ...]) -> Event:
-        """Return the event that asks the seat for its turn."""
-        return Event(self.slot, self.start, self.news(), schemas, None, None, NOTHING)
+        `ending` has the last fields of the Event of a seat whose episode has ended: ending, reward, parts, attempt and
+        fault.
+        """
+        messages = self.messages
+        new, self.delivered = tuple(messages[self.delivered :]), len(messages)
+        return Event(self.slot, self.start, new, self.schemas, *(ending or _NO_ENDING))
 
-    def unanswered(self) -> tuple[Message, ...]:
-        """Return all messages after the agent's last turn, also those that it has seen."""
-        if not self.turns:
-            return tuple(self.messages)
-        last = max(position for position, message in enumerate(self.messages) if message["role"] == "assistant")
-        return tuple(self.messages[last + 1 :])
+    def pending_event(self) -> Event:
+        """Return the event that asks for its turn, with all messages after its last one, also seen ones."""
+        roles = [message["role"] for message in self.messages]
+        last = len(roles) - roles[::-1].index("assistant") if self.turns else 0
+        return Event(self.slot, self.start, tuple(self.messages[last:]), self.schemas, *_NO_ENDING)
 
     def copied(self) -> "Dialogue":
         """Return an independent copy. Messages and calls never change: only the lists are copied."""
-        twin = Dialogue(self.start, self.slot, self.messages.copy())
+        twin = Dialogue(self.start, self.slot, self.messages.copy(), self.schemas)
         twin.calls, twin.answer, twin.turns = self.calls.copy(), self.answer, self.turns
-        twin.left, twin.heard = self.left, self.heard
+        twin.left, twin.delivered = self.left, self.delivered
         return twin
 
 
@@ -120,11 +123,6 @@ class EpisodeState:
         """Slot of its first seat, for errors."""
         return next(iter(self.seats.values())).slot
 
-    @property
-    def fault(self) -> str:
-        """Fault of the episode; "" if it has none."""
-        return "" if self.endings is None else next(iter(self.endings.values()))[1]
-
     def wait(self, works: Sequence[Work], role: str, seat: Seat = None, items: Any = None) -> Pending:
         """Return a Pending of these jobs, which must finish before the episode continues."""
         self.out += 1
@@ -133,6 +131,14 @@ class EpisodeState:
     def break_off(self, fault: str) -> None:
         """End the episode BROKEN: a game breaks as a whole, so that all of it can be played again."""
         self.endings, self.broken = dict.fromkeys(self.seats, (Ending.BROKEN, fault)), True
+
+    def broken_events(self) -> Events:
+        """Return the ending of every seat of an episode that the infrastructure failed."""
+        assert self.endings is not None
+        return {
+            seat: dialogue.event(Ending.BROKEN, None, {}, self.attempt(seat), self.endings[seat][1])
+            for seat, dialogue in self.seats.items()
+        }
 
     def attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a tool may hold them."""

@@ -133,7 +133,7 @@ def _rescored(
     from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 
     stage = ReplayMachines(given)
-    by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.judged
+    by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.has_reward
     scorer = None if by_rounds else find_scorer(name, given)
     for whole in reading.whole() if by_rounds else ([one] for one in reading):
         with blaming(whole[0][0]):
