@@ -102,7 +102,7 @@ class Foreign:
             self._refused[seat] += 1
             if self._refused[seat] > _MAX_REFUSED:
                 return self.stop(Ending.TURN_LIMIT, seat, fault=f"{seat} wrote nothing that is legal")
-            return {seat: self._told(seat, limits(space))}
+            return {seat: self._tell(seat, limits(space))}
         return self._do("step", partial(self._acted, seat, text))
 
     def resume(self, pending: Pending) -> MachineReply:
@@ -201,13 +201,13 @@ class Foreign:
     def _ask(self, seat: Seat, observation: Any, info: Mapping[str, Any]) -> Event:
         messages = info.get("messages")
         if not (isinstance(messages, tuple) and messages and all(isinstance(m, Mapping) for m in messages)):
-            return self._told(seat, read(observation))
+            return self._tell(seat, read(observation))
         for message in messages:
             more = {"name": str(message["name"])} if message.get("name") else {}
             self._records[seat].hear(str(message.get("content") or ""), str(message["role"]), **more)
         return self._event(seat)
 
-    def _told(self, seat: Seat, text: str) -> Event:
+    def _tell(self, seat: Seat, text: str) -> Event:
         self._records[seat].hear(text or "(nothing)")
         return self._event(seat)
 

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from palaestra.envs.arena.driving import release, settle
-from palaestra.envs.arena.opening import made
+from palaestra.envs.arena.opening import make_author
 from palaestra.envs.arena.single import MODES, SingleEpisode, require_begun
 from palaestra.envs.arena.text_env import check_options
 from palaestra.envs.core import branches
@@ -138,10 +138,10 @@ class _Face(SingleEpisode):
         self._print()
         return events
 
-    def _info(self, agent: str, event: Event | None, asked: bool) -> dict[str, Any]:
+    def _info(self, agent: str, event: Event | None, to_move: bool) -> dict[str, Any]:
         """Return an info: fixed keys of fixed types, fresh objects, no timings."""
         return {
-            "asked": asked,
+            "asked": to_move,
             "messages": fresh(event.messages) if event else (),
             "tools": self.machine.spec.offers[agent].described,
             "ending": str((event and event.ending) or ""),
@@ -280,9 +280,9 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
 
 def make_aec(entry_point: str, render_mode: str | None = None, **options: Any) -> AECGame:
     """Create the environment for `pettingzoo.make("aec", ID)`, for a game of `palaestra.register_game`."""
-    return AECGame(made(entry_point, options), render_mode)
+    return AECGame(make_author(entry_point, options), render_mode)
 
 
 def make_parallel(entry_point: str, render_mode: str | None = None, **options: Any) -> ParallelGame:
     """Create the environment for `pettingzoo.make("parallel", ID)`, for a game of `palaestra.register_game`."""
-    return ParallelGame(made(entry_point, options), render_mode)
+    return ParallelGame(make_author(entry_point, options), render_mode)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from palaestra.envs.arena.ray_cluster import START_SECONDS, Remote, end, join, leave, said
+from palaestra.envs.arena.ray_cluster import START_SECONDS, Remote, end, error_text, join, leave
 from palaestra.envs.arena.ray_worker import WorkerCommand, WorkerInfo
 from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState
 from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
@@ -150,8 +150,8 @@ class RayArena(ArenaSlots):
                 worker.take()
             except self._ray.exceptions.RayError as error:
                 raise Broken(
-                    f"{worker.where} did not start ({said(error)}); expected the same versions of Python, Ray and "
-                    "palaestra on every machine of the cluster"
+                    f"{worker.where} did not start ({error_text(error)}); expected the same versions of Python, Ray "
+                    "and palaestra on every machine of the cluster"
                 ) from error
             assert worker.facts is not None
             all_facts.append(worker.facts)
@@ -186,7 +186,7 @@ class RayArena(ArenaSlots):
         try:
             events, errors = worker.take()
         except self._ray.exceptions.RayError as error:
-            self._lose(worker, said(error))
+            self._lose(worker, error_text(error))
             return
         except PalaestraError as error:  # The replacement cannot open the environment.
             self._lose(worker, str(error))

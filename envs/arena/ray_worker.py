@@ -70,7 +70,7 @@ class Worker:
         self._news = threading.Condition()
         self._events: list[tuple[int, Event]] = []
         self._errors: list[PalaestraError] = []
-        self._done, self._told, self._idle = 0, 0, True
+        self._done, self._reported, self._idle = 0, 0, True
         self._tickets: dict[int, int] = {}
         self._thread: threading.Thread | None = None
 
@@ -110,11 +110,11 @@ class Worker:
         """Return the news, as soon as there are some; empty ones after `seconds`."""
         with self._news:
             self._news.wait_for(
-                lambda: self._events or self._errors or (self._idle and self._done > self._told), seconds
+                lambda: self._events or self._errors or (self._idle and self._done > self._reported), seconds
             )
             events, self._events = self._events, []
             errors, self._errors = self._errors, []
-            self._told = self._done
+            self._reported = self._done
             return News(_packed(events, errors), errors, self._done, self._idle)
 
     def close(self) -> None:

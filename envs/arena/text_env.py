@@ -16,7 +16,7 @@ from gymnasium.utils import seeding
 
 from palaestra import formats
 from palaestra.envs.arena.driving import release, settle
-from palaestra.envs.arena.opening import made
+from palaestra.envs.arena.opening import make_author
 from palaestra.envs.arena.single import MODES, SingleEpisode, require_author, require_begun
 from palaestra.envs.core import branches
 from palaestra.envs.core.author import ToolEnv
@@ -90,7 +90,7 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
         check_options(options, ("task",))
         release(self.machine)
         task = (options or {}).get("task")
-        self.np_random, start = drawn(self._np_random, seed, task, len(self.tasks))
+        self.np_random, start = draw_start(self._np_random, seed, task, len(self.tasks))
         event = require_begun(settle(self.machine, self.machine.open({None: start})))[None]
         if self.render_mode == "human":
             print(transcript(event.messages), flush=True)
@@ -152,7 +152,7 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
         return info
 
 
-def drawn(
+def draw_start(
     random: np.random.Generator | None, seed: int | None, task: int | None, task_count: int
 ) -> tuple[np.random.Generator, Start]:
     """Return the generator and the start of `reset`; a task or seed of None is drawn from the generator."""
@@ -162,18 +162,18 @@ def drawn(
     return random, Start(index, int(random.integers(2**31)) if seed is None else int(seed))
 
 
-def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
+def check_options(options: Mapping[str, Any] | None, names: Sequence[str]) -> None:
     """Refuse an unknown key of `reset(options=)`."""
     for name in options or ():
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
-            hint = f"is {close[0]!r} meant?" if close else f"expected {' or '.join(map(repr, known))}"
+        if name not in names:
+            close = get_close_matches(str(name), names, n=1)
+            hint = f"is {close[0]!r} meant?" if close else f"expected {' or '.join(map(repr, names))}"
             raise UsageError(f"reset: options has no {name!r}; {hint}")
 
 
 def open_text_env(entry_point: str, render_mode: str | None = None, **options: Any) -> TextEnv:
     """Create the environment for `gymnasium.make`, for an id of `palaestra.register`."""
-    return TextEnv(made(entry_point, options), render_mode)
+    return TextEnv(make_author(entry_point, options), render_mode)
 
 
 open_text_env.metadata = TextEnv.metadata  # type: ignore[attr-defined]  # Gymnasium asks the creator for render modes.

@@ -73,7 +73,7 @@ def take(machine: Machine) -> Snapshot:
     except Exception as error:
         raise UsageError(_culprit(name, changed, kits, states, memo, error)) from error
     seats = {seat: original.copied() for seat, original in state.seats.items()}
-    course = None if state.course is None else state.course.kept()
+    course = None if state.course is None else state.course.record()
     return Snapshot(type(machine.spec.author), state.problem, state.seed, seats, course, copied, stand_ins)
 
 
@@ -86,7 +86,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
     course = None
     if snapshot.course is not None:
         start = next(iter(snapshot.seats.values())).start
-        course = snapshot.course.told_again(play, snapshot.seed, start.task)
+        course = snapshot.course.replayed(play, snapshot.seed, start.task)
     try:
         kits = [kit for _, kit in machine.kits.make()]
         memo: dict[int, Any] = {

@@ -189,7 +189,7 @@ def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
     work = Work(tool.name, partial(function, None, **values), tool.conditions)
 
     def begin(seconds: float) -> Sequence[Any]:
-        work.begun = time.monotonic()
+        work.started_at = time.monotonic()
         work.perform()
         if work.error is None:
             call = prepared.succeeded(work.value, work.seconds)

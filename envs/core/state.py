@@ -143,7 +143,7 @@ class EpisodeState:
     def attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a tool may hold them."""
         dialogue = self.seats[seat]
-        worlds = () if self.course is None else tuple(self.course.worlds)
+        worlds = () if self.course is None else self.course.worlds
         messages = dialogue.start.own(dialogue.messages)
         return Attempt(
             self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds

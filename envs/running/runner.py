@@ -43,7 +43,7 @@ class Runner:
         for pending in pendings:
             pending.runner, pending.inbox = self, inbox
             for work in pending.works:
-                work.asked = now
+                work.requested_at = now
                 limit = work.conditions.limit
                 if limit is None:
                     going.setdefault(work.conditions.mode, []).append(work)

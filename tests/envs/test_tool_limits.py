@@ -83,9 +83,9 @@ def test_waiting_for_a_place_is_not_held_against_the_call(limited):
     opened.send(dict.fromkeys(range(4), call("held")))  # Its deadline is a minute.
     works = [opened._tables[slot].out[0].works[0] for slot in range(4)]
     for work in works:
-        work.asked -= 100
+        work.requested_at -= 100
     for inside in range(4):
-        assert [work.begun is None for work in works] == [at > inside for at in range(4)]
+        assert [work.started_at is None for work in works] == [at > inside for at in range(4)]
         assert opened.recv(1, 0.01) == [], "its minute has only begun"
         workshop.tickets.append("out")
         assert [(event.slot, event.ending) for event in opened.recv(1, 60)] == [(inside, None)]
