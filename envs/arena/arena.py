@@ -90,14 +90,16 @@ class LocalArena(ArenaSlots):
         self._require_seat(seat)
         if self._standing[slot] is not SlotState.FREE:
             self.discard(slot)
-        table = self._tables[slot]
-        if table is None or not self._alone or self._env_of(table.starts[seat]) != self._env_of(start):
+        table, env = self._tables[slot], start.env if start.env in self._makes else ""
+        if table is None or not self._alone or table.env != env:
             self._retire(table)
             table = self._table(slot, start)
+            table.env = env
         table.starts[seat] = start  # A table of one seat is reused, with its machine.
         self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, SlotState.BUSY
         if len(table.slots) == len(self._seats):
-            machine = table.machine = table.machine or self._machine(start)
+            idle = self._idle[env]
+            machine = table.machine = table.machine or (idle.pop() if idle else self._makes[env]())
             going: list[Pending] = []
             try:
                 self._take(table, machine.open(table.starts, slots=table.slots), going)
@@ -255,7 +257,6 @@ class LocalArena(ArenaSlots):
         if table is None or table.slots.get(seat) != slot:
             return
         if len(table.slots) == 1:
-            table.slots[seat] = slot
             self._drop(table)
             return
         del table.slots[seat], table.starts[seat]
@@ -279,21 +280,12 @@ class LocalArena(ArenaSlots):
         self._jobs.set_aside(table.machine)
         self._retire(table, in_use)
 
-    def _env_of(self, start: Start) -> str:
-        """Return the name by which the environment of a start has its machines."""
-        return start.env if start.env in self._makes else ""
-
-    def _machine(self, start: Start) -> Playable:
-        """Return an idle machine of the start's environment, or a new one."""
-        env = self._env_of(start)
-        return self._idle[env].pop() if self._idle[env] else self._makes[env]()
-
     def _retire(self, table: RunningGame | None, in_use: bool = False) -> None:
         """Free the table's machine for another table, unless jobs may still use it."""
         if table is None or table.machine is None:
             return
         if not in_use:
-            self._idle[self._env_of(next(iter(table.starts.values())))].append(table.machine)
+            self._idle[table.env].append(table.machine)
         table.machine = None
 
     def _close_idle(self, name: str) -> None:

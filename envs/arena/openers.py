@@ -12,7 +12,8 @@ import gymnasium
 
 from palaestra.envs.arena.arena import LocalArena
 from palaestra.envs.arena.by_rule import ByRule
-from palaestra.envs.arena.foreign import AECMachine, Foreign, GymnasiumMachine, ParallelMachine
+from palaestra.envs.arena.foreign import Foreign
+from palaestra.envs.arena.foreign_kinds import AECMachine, GymnasiumMachine, ParallelMachine
 from palaestra.envs.arena.mixed import MixedArena
 from palaestra.envs.arena.opening import make_author, spec_of
 from palaestra.envs.arena.playable import Playable

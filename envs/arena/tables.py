@@ -37,6 +37,9 @@ class RunningGame:
     began = 0.0
     """Time when its first seat was taken, if it waits for others; on the monotonic clock."""
 
+    env = ""
+    """Name by which the arena has machines of its environment."""
+
     def __init__(self, seat: Seat, slot: int, start: Start) -> None:
         self.slots, self.starts = {seat: slot}, {seat: start}
         self.out: list[Pending] = []

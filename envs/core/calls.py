@@ -142,6 +142,21 @@ def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Call:
     return Call(name, arguments, clean(f"Error: {reason}"), Status.BAD_CALL)
 
 
+def prepare_turn(
+    items: Sequence[ParsedCall | CallParseError],
+    tools: Mapping[str, Tool],
+    owners: Mapping[str, Any],
+    default: Any,
+    limit: int,
+    eager: bool,
+) -> list[Prepared | Call]:
+    """Return the calls of a turn, run or ready to run; those above the limit are refused together."""
+    calls = [prepare(item, tools, owners, default, eager) for item in items[:limit]]
+    if len(items) > limit:
+        calls.append(refused("", _NONE, f"only {limit} calls are run in a turn; the rest were not"))
+    return calls
+
+
 def prepare(
     item: ParsedCall | CallParseError,
     tools: Mapping[str, Tool],

@@ -20,6 +20,8 @@ from palaestra.plain import from_plain, to_plain
 ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
 UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
 """Endings of an environment with one seat."""
+Takers = Sequence[tuple[Seat, Any]]
+"""Objects that declare a final state, each with its seat; None where all seats share it."""
 JudgedSeat = tuple[Seat, Attempt, Any]
 """A seat, its attempt, and its reward or the Work that computes the reward."""
 
@@ -55,7 +57,7 @@ def finished(spec: Spec, state: EpisodeState, returned: Any) -> dict[Seat, tuple
     }
 
 
-def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], finals: Sequence[Any]) -> Mapping[str, Any]:
+def merged_final(owner: str, takers: Takers, finals: Sequence[Any]) -> Mapping[str, Any]:
     """Merge what environment and toolkits declare of their state into one mapping of plain data, a copy of its own.
 
     Names declared by a toolkit that each seat has for itself are keyed by seat.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.envs.core import ending as outcome
-from palaestra.envs.core.calls import Prepared, clip_call, prepare, refused
+from palaestra.envs.core.calls import Prepared, clip_call, prepare_turn
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.ending import ANSWERED, UNANSWERED, compute_rewards, last_events
 from palaestra.envs.core.kits import Kits, is_permanent, start_fault
@@ -60,10 +60,7 @@ class Machine:
     @property
     def pending_events(self) -> Events:
         """One event for each seat whose turn it is, with the messages since its last turn."""
-        if self.state is None or self.state.endings is not None:
-            return {}
-        dialogues = self.state.seats.items()
-        return {seat: dialogue.pending_event() for seat, dialogue in dialogues if dialogue.left and not dialogue.busy}
+        return {} if self.state is None else self.state.pending_events()
 
     def open(
         self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = NOTHING
@@ -89,8 +86,7 @@ class Machine:
         spec, dialogue = self.spec, state.seats.get(seat)
         if dialogue is None or not dialogue.left or dialogue.busy:
             raise UsageError(f"{spec.name}: it is not the turn of {seat!r}")
-        offer = spec.offers[seat]
-        parsed = spec.parse(text, offer.schemas)
+        parsed = spec.parse(text, dialogue.schemas)
         dialogue.turns += 1
         dialogue.left -= 1
         dialogue.messages.append({"role": "assistant", "content": text})
@@ -98,16 +94,9 @@ class Machine:
         written = parsed.calls
         if not written:
             return self._replied(state, seat, dialogue, parsed.content)
-        owners, play, table, limit = state.owners.get(seat, NOTHING), state.play, offer.table, spec.max_turn_calls
-        items: list[Any] = []
-        works: list[Work] = []
-        for item in written[:limit]:
-            ready = prepare(item, table, owners, play, self.eager)
-            if type(ready) is Prepared:
-                works.append(ready.work())
-            items.append(ready)
-        if len(written) > limit:
-            items.append(refused("", NOTHING, f"only {limit} calls are run in a turn; the rest were not"))
+        owners, table = state.owners.get(seat, NOTHING), spec.offers[seat].table
+        items = prepare_turn(written, table, owners, state.play, spec.max_turn_calls, self.eager)
+        works = [item.work() for item in items if type(item) is Prepared]
         if works:
             dialogue.busy = True
             return state.wait(works, "calls", seat, items)
@@ -288,11 +277,7 @@ class Machine:
         return self._set_final(state, role, takers, lambda: [taker.final() for _, taker in takers])
 
     def _set_final(
-        self,
-        state: EpisodeState,
-        role: str,
-        takers: Sequence[tuple[Seat, Any]],
-        finals: Callable[[], Sequence[Mapping[str, Any]]],
+        self, state: EpisodeState, role: str, takers: outcome.Takers, finals: Callable[[], Sequence[Any]]
     ) -> MachineReply:
         """Store the declared final state, and continue a game's rounds, or compute the rewards."""
         try:

@@ -132,6 +132,15 @@ class EpisodeState:
         """End the episode BROKEN: a game breaks as a whole, so that all of it can be played again."""
         self.endings, self.broken = dict.fromkeys(self.seats, (Ending.BROKEN, fault)), True
 
+    def pending_events(self) -> Events:
+        """Return one event for each seat whose turn it is, with the messages since its last turn."""
+        dialogues = {} if self.endings is not None else self.seats
+        return {
+            seat: dialogue.pending_event()
+            for seat, dialogue in dialogues.items()
+            if dialogue.left and not dialogue.busy
+        }
+
     def broken_events(self) -> Events:
         """Return the ending of every seat of an episode that the infrastructure failed."""
         assert self.endings is not None
