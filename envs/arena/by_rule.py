@@ -31,6 +31,7 @@ class ByRule:
         if seat not in machine.seats:
             raise UsageError(f"seat is {seat!r}; expected one of {', '.join(map(repr, machine.seats))}")
         self.machine, self.seat, self._rule = machine, seat, rule
+        self.inline, self.aside = machine.inline, machine.aside
         self._start = Start(0, 0)
         self._in_row = 0
         self._ended: Events = {}
@@ -39,16 +40,6 @@ class ByRule:
     def task_count(self) -> int:
         """Number of tasks that a Start may index."""
         return self.machine.task_count
-
-    @property
-    def inline(self) -> bool:
-        """True if the game never waits: a rule only computes."""
-        return self.machine.inline
-
-    @property
-    def aside(self) -> list[Pending]:
-        """Cleanup jobs that nobody awaits."""
-        return self.machine.aside
 
     def open(
         self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}

@@ -78,15 +78,11 @@ def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) ->
 
 def _of_gymnasium(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
     """Return a function that makes machines of an external Gymnasium environment."""
-    spec = gymnasium.spec(env_id)
-    creator = spec.entry_point
-    if isinstance(creator, str):
-        creator = load_author(creator, f"{env_id}: its entry point")
 
     def make(**kwargs: Any) -> Any:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
 
-    return _foreign(env_id, GymnasiumMachine, creator, make, options, timeout)
+    return _foreign(env_id, GymnasiumMachine, gymnasium.spec(env_id).entry_point, make, options, timeout)
 
 
 def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
@@ -95,8 +91,6 @@ def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Call
 
     kind = "aec" if _known(pettingzoo.aec_registry, env_id) else "parallel"
     creator = pettingzoo.spec(kind, env_id).entry_point
-    if isinstance(creator, str):
-        creator = load_author(creator, f"{env_id}: its entry point")
 
     def make(**kwargs: Any) -> Any:
         return pettingzoo.make(kind, env_id, **kwargs)
@@ -134,6 +128,8 @@ def _foreign(
     options: dict[str, Any],
     timeout: float,
 ) -> Callable[[], Playable]:
+    if isinstance(creator, str):
+        creator = load_author(creator, f"{env_id}: its entry point")
     success_at = options.pop("success_at", None)
     split = options.pop("split", "train")
     if split not in ("train", "eval"):

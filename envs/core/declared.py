@@ -11,6 +11,7 @@ from typing import Any
 from palaestra import formats
 from palaestra.envs.core.scoring import check_declared, is_number
 from palaestra.envs.core.tasks import check_split
+from palaestra.envs.core.tool import check_attributes
 from palaestra.envs.core.toolkit import Toolkit, check_toolkits, merge
 from palaestra.errors import EnvironmentDefect, UsageError
 
@@ -48,15 +49,7 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 def check_class(cls: Any, base: type) -> None:
     """Refuse a class with invalid declarations; `base` is ToolEnv."""
-    reserved = {
-        name for ancestor in base.__mro__ for name in (*vars(ancestor), *vars(ancestor).get("__annotations__", ()))
-    }
-    for tool in cls._tools.values():
-        if tool.attribute in reserved:
-            raise EnvironmentDefect(
-                f"{cls.__name__}.{tool.attribute} is a tool but replaces ToolEnv.{tool.attribute}; "
-                f"rename the method and keep the agent's name with @tool(name={tool.name!r})"
-            )
+    check_attributes(cls, cls._tools, base)
     check_declared(cls.__name__, cls.parts)
     check_values(cls)
     formats.get(cls.format)

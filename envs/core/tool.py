@@ -202,6 +202,16 @@ def collect(owner: type) -> dict[str, Tool]:
     return tools
 
 
+def check_attributes(owner: Any, tools: Mapping[str, Tool], base: type) -> None:
+    """Refuse tools whose methods replace what the base class of an author's class has under the same name."""
+    for added in tools.values():
+        if hasattr(base, added.attribute) or added.attribute in base.__annotations__:
+            raise EnvironmentDefect(
+                f"{owner.__name__}.{added.attribute} is a tool but replaces {base.__name__}.{added.attribute}; "
+                f"rename the method and keep the agent's name with @tool(name={added.name!r})"
+            )
+
+
 def in_place(tools: Mapping[str, Tool]) -> dict[str, Tool]:
     """Return the same tools, run in place: for an instance whose `async def` methods never wait."""
     return {

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from palaestra.envs.core.tool import Tool, collect
+from palaestra.envs.core.tool import Tool, check_attributes, collect
 from palaestra.envs.running.work import WorkMode
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -34,12 +34,7 @@ class Toolkit:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = collect(cls)
-        for tool in cls.tools.values():
-            if hasattr(Toolkit, tool.attribute):
-                raise EnvironmentDefect(
-                    f"{cls.__name__}.{tool.attribute} is a tool but replaces Toolkit.{tool.attribute}; "
-                    f"rename the method and keep the agent's name with @tool(name={tool.name!r})"
-                )
+        check_attributes(cls, cls.tools, Toolkit)
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Begin an episode. An exception here ends it BROKEN, since the agent has not acted yet.

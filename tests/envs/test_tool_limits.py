@@ -105,7 +105,7 @@ def test_calls_that_are_given_up_free_their_places(limited):
         (0, Ending.BROKEN), (1, Ending.BROKEN), (2, Ending.BROKEN), (3, None)
     ]  # fmt: skip
     limit = collect(workshop.Limited)["closed"].conditions.limit
-    assert (limit._inside, list(limit._line)) == (0, [])
+    assert (limit._inside, list(limit._queue)) == (0, [])
 
 
 def test_closing_an_environment_lets_others_in(limited):
