@@ -212,13 +212,10 @@ class Foreign:
         for message in messages:
             more = {"name": str(message["name"])} if message.get("name") else {}
             self._records[seat].hear(str(message.get("content") or ""), str(message["role"]), **more)
-        return self._event(seat)
+        return self._records[seat].event()
 
     def _tell(self, seat: Seat, text: str) -> Event:
         self._records[seat].hear(text or "(nothing)")
-        return self._event(seat)
-
-    def _event(self, seat: Seat) -> Event:
         return self._records[seat].event()
 
     def _note(self, seat: Seat, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]) -> None:

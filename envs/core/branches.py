@@ -97,7 +97,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         for kit, state in zip(kits, states, strict=True):
             kit.restore(state)
     except Exception as error:  # As at the start of an episode: the agent is not to blame, since it has not acted yet.
-        machine.give_kits_up(in_use=False)
+        machine.aside += machine.kits.give_up(in_use=False)
         raise Broken(f"{machine.spec.name}: the snapshot was not restored: {type(error).__name__}: {error}") from error
     vars(play).update(changed)
     seats = {seat: original.copied() for seat, original in snapshot.seats.items()}

@@ -14,9 +14,9 @@ from typing import Any
 
 from palaestra.authorship import foreign_line
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import EpisodeState, Seat
+from palaestra.envs.core.state import EpisodeState, Expected, Seat
 from palaestra.envs.core.toolkit import Toolkit, mode_of
-from palaestra.envs.running.work import Work, WorkMode, warn_late
+from palaestra.envs.running.work import Pending, Work, WorkMode, warn_late
 from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -90,20 +90,19 @@ class Kits:
                 works.append(self._work(kit, "close", mode, kit.close))
         return works
 
-    def give_up(self, in_use: bool, closing: bool = False) -> list[Work]:
-        """Close the toolkits of a dropped episode. Jobs run aside, and the next episode creates new toolkits.
+    def give_up(self, in_use: bool, closing: bool = False) -> list[Pending]:
+        """Close the toolkits of a dropped episode. The returned jobs run aside; the next episode creates new toolkits.
 
         With `closing`, toolkits that only compute are closed already, and the others may not have finished closing.
         """
         modes = [(kit, mode_of(kit, "close")) for _, kit in self.instances or ()]
         if not in_use and all(mode is WorkMode.INLINE for _, mode in modes):
-            return self.close(eager=True)
+            self.close(eager=True)
+            return []
         self.instances = None
-        return [
-            self._work(kit, "close", mode, kit.close)
-            for kit, mode in modes
-            if mode is not WorkMode.INLINE or not closing
-        ]
+        waiting = [(kit, mode) for kit, mode in modes if mode is not WorkMode.INLINE or not closing]
+        works = [self._work(kit, "close", mode, kit.close) for kit, mode in waiting]
+        return [Pending(works, Expected("closing", None))] if works else []
 
     def closed(self, where: str, works: Sequence[Work]) -> None:
         """Log toolkits that failed to close. If one is late, drop all, so that the next episode creates new ones."""

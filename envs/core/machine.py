@@ -111,13 +111,13 @@ class Machine:
         state.out -= 1
         if role == "end":
             rewards, closings = expected.items
-            self.kits.closed(self._where(), closings)
+            self.kits.closed(self._where(state), closings)
             return last_events(self.spec, state, rewards)
         if state.endings is not None and role != "final":
             return {}
         if (late := pending.late) is not None:
             what = "a toolkit did not start: " if role == "start" else ""
-            fault = f"{self._where()}: {what}{late} gave no result in {late.conditions.seconds:g} s"
+            fault = f"{self._where(state)}: {what}{late} gave no result in {late.conditions.seconds:g} s"
             return self._break(state, fault, in_use=True)
         if role == "calls":
             dialogue = state.seats[expected.seat]
@@ -149,7 +149,7 @@ class Machine:
             if text:
                 dialogue.say(text)
         if ending is Ending.BROKEN:
-            return self._break(state, fault or f"{self._where()}: closed from outside")
+            return self._break(state, fault or f"{self._where(state)}: closed from outside")
         return self._end(state, outcome.stopped(self.spec, state, Ending(ending), culprit, fault))
 
     def discard(self) -> None:
@@ -158,14 +158,12 @@ class Machine:
         if state is None:
             return
         if not state.closed or state.out:
-            self.give_kits_up(in_use=bool(state.out), closing=state.closed)
+            self.aside += self.kits.give_up(in_use=bool(state.out), closing=state.closed)
         if state.course is not None:
             state.course.close()
 
     close = discard
     """Closing is the same as discarding: only closed toolkits are kept beyond an episode."""
-
-    # Inside: the steps of an episode.
 
     def _start(self, state: EpisodeState, place: int) -> MachineReply:
         """Start toolkits one after the other, because they draw from one generator."""
@@ -184,7 +182,7 @@ class Machine:
         if is_permanent(error):
             self.discard()
             raise error
-        return self._break(state, f"{self._where()}: {start_fault(error)}")
+        return self._break(state, f"{self._where(state)}: {start_fault(error)}")
 
     def _first_events(self, state: EpisodeState) -> MachineReply:
         """Return the first events, once toolkits have started."""
@@ -214,7 +212,7 @@ class Machine:
             elif call.status is Status.BROKEN and broken is None:
                 broken = call
         if broken is not None:
-            return self._break(state, f"{self._where()}: {broken.text}")
+            return self._break(state, f"{self._where(state)}: {broken.text}")
         if state.stopping is not None:
             return {} if state.out else self.stop(*state.stopping)
         if final is not None or not dialogue.left:
@@ -242,7 +240,7 @@ class Machine:
             state.endings = outcome.finished(self.spec, state, end.args[0])  # The final state was taken before.
             return self._judge(state)
         except Broken as error:  # For example, a judge's server that is gone.
-            return self._break(state, f"{self._where()}: {error}")
+            return self._break(state, f"{self._where(state)}: {error}")
         for seat, text in asks.items():
             dialogue = state.seats[seat]
             dialogue.hear(text)
@@ -262,7 +260,7 @@ class Machine:
         if not in_use:
             return self._judge(state)
         state.closed = True
-        self.give_kits_up(in_use=True)
+        self.aside += self.kits.give_up(in_use=True)
         return state.broken_events()
 
     def _declared(self, state: EpisodeState, role: str) -> MachineReply | None:
@@ -283,7 +281,7 @@ class Machine:
         try:
             state.final = outcome.merged_final(self.spec.owner, takers, finals())
         except Broken as error:
-            return self._break(state, f"{self._where()}: {error}")
+            return self._break(state, f"{self._where(state)}: {error}")
         if role != "world":
             return self._judge(state)
         return self._ask(state, state.final) if state.stopping is None else self.stop(*state.stopping)
@@ -297,11 +295,5 @@ class Machine:
             return state.wait([*waits, *closings], "end", None, (rewards, closings))
         return last_events(self.spec, state, rewards)
 
-    def give_kits_up(self, in_use: bool, closing: bool = False) -> None:
-        """Close the toolkits of a dropped episode, aside where that takes time."""
-        if works := self.kits.give_up(in_use, closing):
-            self.aside.append(Pending(works, Expected("closing", None)))
-
-    def _where(self) -> str:
-        assert self.state is not None
-        return f"{self.spec.name} slot {self.state.slot}"
+    def _where(self, state: EpisodeState) -> str:
+        return f"{self.spec.name} slot {state.slot}"
