@@ -86,10 +86,12 @@ class LocalArena(ArenaSlots):
     def begin(self, slot: int, start: Start) -> None:
         """Take a seat. If the slot is in use, its episode is discarded, and its game ends for the others."""
         seat = start.seat
-        self._require_slot(slot)
-        self._require_seat(seat)
-        if self._standing[slot] is not SlotState.FREE:
+        if not 0 <= slot < len(self._standing) or self._standing[slot] is not SlotState.FREE:
+            self._require_slot(slot)
+            self._require_seat(seat)
             self.discard(slot)
+        elif seat not in self._seats:
+            self._require_seat(seat)
         table, env = self._tables[slot], start.env if start.env in self._makes else ""
         if table is None or not self._alone or table.env != env:
             self._retire(table)
@@ -138,7 +140,8 @@ class LocalArena(ArenaSlots):
                     going = []
                     time.sleep(_YIELD_SECONDS)
         finally:
-            self._jobs.start(going)
+            if going:
+                self._jobs.start(going)
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """Return at least `min_ready` events, or fewer if the timeout passes or the caller must act first.
@@ -224,8 +227,7 @@ class LocalArena(ArenaSlots):
     def _go_on(self) -> None:
         """Continue all episodes whose Pendings have come back, in slot order."""
         while self._jobs.landed:
-            landed = sorted(self._jobs.landed, key=lambda pending: pending.slot)
-            self._jobs.landed = []
+            landed, self._jobs.landed = sorted(self._jobs.landed, key=lambda pending: pending.slot), []
             going: list[Pending] = []
             for pending in landed:
                 machine = pending.owner.machine

@@ -245,7 +245,7 @@ class Foreign:
             record.answer = None
         value = success_of(self.name, record.success, record.total, self.success_at)
         parts = {"success": value, "reward": record.total}
-        return record.event(ending, record.total, parts, self._attempt(seat), fault)
+        return record.last_event(ending, record.total, parts, self._attempt(seat), fault)
 
     def _attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a step may hold them."""

@@ -101,7 +101,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         raise Broken(f"{machine.spec.name}: the snapshot was not restored: {type(error).__name__}: {error}") from error
     vars(play).update(changed)
     seats = {seat: original.copied() for seat, original in snapshot.seats.items()}
-    machine.state = EpisodeState(snapshot.problem, snapshot.seed, play, seats)
+    machine.state = EpisodeState(machine.spec.name, snapshot.problem, snapshot.seed, play, seats)
     machine.state.course, machine.state.owners = course, machine.kits.owners()
     return machine.pending_events
 

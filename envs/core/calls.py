@@ -66,14 +66,17 @@ class Prepared:
 
     def run_in_place(self) -> Call:
         """Run the call in this thread, and return its record."""
-        started = time.perf_counter()
+        error, value, started = None, None, time.perf_counter()
         try:
             value = getattr(self.owner, self.tool.attribute)(**self.values)
             if type(value) is CoroutineType:  # A toolkit declared that its async tools never wait (`tool.in_place`).
                 value = _run_without_waiting(value)
-        except (Exception, SystemExit) as error:
-            return self.failed(error, self._seconds_since(started))
-        return self.succeeded(value, self._seconds_since(started))
+        except (Exception, SystemExit) as tool_error:
+            error = tool_error
+        seconds = time.perf_counter() - started
+        if seconds > HELD_SECONDS:  # It delays all other episodes.
+            note_slow(self.tool.name, type(self.owner).__name__, seconds)
+        return self.succeeded(value, seconds) if error is None else self.failed(error, seconds)
 
     def call(self, work: Work) -> Call:
         """Return the record of the call, from the outcome of its job."""
@@ -117,13 +120,6 @@ class Prepared:
                 log.warning("tool %s.%s raised %s (shown to the agent; logged once)", *key, exc_info=error)
         return Call(name, self.arguments, message, status, seconds, self.written)
 
-    def _seconds_since(self, started: float) -> float:
-        """Return the duration of the call; log a tool that delays all other episodes."""
-        seconds = time.perf_counter() - started
-        if seconds > HELD_SECONDS:
-            note_slow(self.tool.name, type(self.owner).__name__, seconds)
-        return seconds
-
 
 def clip_call(call: Call, max_shown: int, max_recorded: int) -> Call:
     """Return a call as it is recorded: its text as the agent sees it, and up to `max_recorded` characters of it for the
@@ -140,21 +136,6 @@ def clip_call(call: Call, max_shown: int, max_recorded: int) -> Call:
 def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Call:
     """Return the record of a call that is answered with a reason instead of being run."""
     return Call(name, arguments, clean(f"Error: {reason}"), Status.BAD_CALL)
-
-
-def prepare_turn(
-    items: Sequence[ParsedCall | CallParseError],
-    tools: Mapping[str, Tool],
-    owners: Mapping[str, Any],
-    default: Any,
-    limit: int,
-    eager: bool,
-) -> list[Prepared | Call]:
-    """Return the calls of a turn, run or ready to run; those above the limit are refused together."""
-    calls = [prepare(item, tools, owners, default, eager) for item in items[:limit]]
-    if len(items) > limit:
-        calls.append(refused("", _NONE, f"only {limit} calls are run in a turn; the rest were not"))
-    return calls
 
 
 def prepare(

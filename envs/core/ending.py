@@ -126,9 +126,9 @@ def last_events(spec: Spec, state: EpisodeState, rewards: Iterable[JudgedSeat]) 
                 reward = verdict(reward)
             total, parts = score(spec.owner, spec.parts, reward)
             ending, fault = endings[seat]
-            events[seat] = state.seats[seat].event(ending, total, parts, attempt, fault)
+            events[seat] = state.seats[seat].last_event(ending, total, parts, attempt, fault)
     except Broken as error:  # For example, a judge's server that is gone.
-        state.break_off(f"{spec.name} slot {state.slot}: its reward could not be computed: {error}")
+        state.break_off(f"{state.where}: its reward could not be computed: {error}")
         return state.broken_events()
     return events
 

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.envs.core import ending as outcome
-from palaestra.envs.core.calls import Prepared, clip_call, prepare_turn
+from palaestra.envs.core.calls import Prepared, clip_call, prepare, refused
 from palaestra.envs.core.course import Course, Finished
-from palaestra.envs.core.ending import ANSWERED, UNANSWERED, compute_rewards, last_events
 from palaestra.envs.core.kits import Kits, is_permanent, start_fault
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import NOTHING, Dialogue, EpisodeState, Events, Expected, Seat, not_open
@@ -94,9 +93,16 @@ class Machine:
         written = parsed.calls
         if not written:
             return self._replied(state, seat, dialogue, parsed.content)
-        owners, table = state.owners.get(seat, NOTHING), spec.offers[seat].table
-        items = prepare_turn(written, table, owners, state.play, spec.max_turn_calls, self.eager)
-        works = [item.work() for item in items if type(item) is Prepared]
+        owners, table, limit = state.owners.get(seat, NOTHING), spec.offers[seat].table, spec.max_turn_calls
+        items: list[Any] = []
+        works: list[Work] = []
+        for item in written[:limit]:
+            ready = prepare(item, table, owners, state.play, self.eager)
+            if type(ready) is Prepared:
+                works.append(ready.work())
+            items.append(ready)
+        if len(written) > limit:
+            items.append(refused("", NOTHING, f"only {limit} calls are run in a turn; the rest were not"))
         if works:
             dialogue.busy = True
             return state.wait(works, "calls", seat, items)
@@ -111,13 +117,13 @@ class Machine:
         state.out -= 1
         if role == "end":
             rewards, closings = expected.items
-            self.kits.closed(self._where(state), closings)
-            return last_events(self.spec, state, rewards)
+            self.kits.closed(state.where, closings)
+            return outcome.last_events(self.spec, state, rewards)
         if state.endings is not None and role != "final":
             return {}
         if (late := pending.late) is not None:
             what = "a toolkit did not start: " if role == "start" else ""
-            fault = f"{self._where(state)}: {what}{late} gave no result in {late.conditions.seconds:g} s"
+            fault = f"{state.where}: {what}{late} gave no result in {late.conditions.seconds:g} s"
             return self._break(state, fault, in_use=True)
         if role == "calls":
             dialogue = state.seats[expected.seat]
@@ -149,7 +155,7 @@ class Machine:
             if text:
                 dialogue.say(text)
         if ending is Ending.BROKEN:
-            return self._break(state, fault or f"{self._where(state)}: closed from outside")
+            return self._break(state, fault or f"{state.where}: closed from outside")
         return self._end(state, outcome.stopped(self.spec, state, Ending(ending), culprit, fault))
 
     def discard(self) -> None:
@@ -182,7 +188,7 @@ class Machine:
         if is_permanent(error):
             self.discard()
             raise error
-        return self._break(state, f"{self._where(state)}: {start_fault(error)}")
+        return self._break(state, f"{state.where}: {start_fault(error)}")
 
     def _first_events(self, state: EpisodeState) -> MachineReply:
         """Return the first events, once toolkits have started."""
@@ -212,7 +218,7 @@ class Machine:
             elif call.status is Status.BROKEN and broken is None:
                 broken = call
         if broken is not None:
-            return self._break(state, f"{self._where(state)}: {broken.text}")
+            return self._break(state, f"{state.where}: {broken.text}")
         if state.stopping is not None:
             return {} if state.out else self.stop(*state.stopping)
         if final is not None or not dialogue.left:
@@ -221,10 +227,9 @@ class Machine:
 
     def _replied(self, state: EpisodeState, seat: Seat, dialogue: Dialogue, reply: str | None) -> MachineReply:
         """Record the final reply of a seat, or that it has used up its turns."""
-        dialogue.answer = reply
-        dialogue.left = 0
+        dialogue.answer, dialogue.left = reply, 0
         if state.course is None:
-            return self._end(state, UNANSWERED if reply is None else ANSWERED)
+            return self._end(state, outcome.UNANSWERED if reply is None else outcome.ANSWERED)
         state.course.replies[str(seat)] = reply
         for other in state.seats.values():
             if other.left or other.busy:
@@ -240,7 +245,7 @@ class Machine:
             state.endings = outcome.finished(self.spec, state, end.args[0])  # The final state was taken before.
             return self._judge(state)
         except Broken as error:  # For example, a judge's server that is gone.
-            return self._break(state, f"{self._where(state)}: {error}")
+            return self._break(state, f"{state.where}: {error}")
         for seat, text in asks.items():
             dialogue = state.seats[seat]
             dialogue.hear(text)
@@ -281,19 +286,16 @@ class Machine:
         try:
             state.final = outcome.merged_final(self.spec.owner, takers, finals())
         except Broken as error:
-            return self._break(state, f"{self._where(state)}: {error}")
+            return self._break(state, f"{state.where}: {error}")
         if role != "world":
             return self._judge(state)
         return self._ask(state, state.final) if state.stopping is None else self.stop(*state.stopping)
 
     def _judge(self, state: EpisodeState) -> MachineReply:
         """Compute the rewards and close the toolkits, both at once: a reward reads only the attempt."""
-        rewards, waits = ((), ()) if state.broken else compute_rewards(self.spec, state)
+        rewards, waits = ((), ()) if state.broken else outcome.compute_rewards(self.spec, state)
         closings: Sequence[Work] = self.kits.close(self.eager) if self.kits.instances else ()
         state.closed = True
         if waits or closings:
             return state.wait([*waits, *closings], "end", None, (rewards, closings))
-        return last_events(self.spec, state, rewards)
-
-    def _where(self, state: EpisodeState) -> str:
-        return f"{self.spec.name} slot {state.slot}"
+        return outcome.last_events(self.spec, state, rewards)

@@ -120,7 +120,7 @@ class Spec:
                 messages.append({"role": "user", "content": problem.prompt})
                 messages += start.prefix
             seats[seat] = Dialogue(start, slots.get(seat, 0), messages, self.offers[seat].schemas)
-        return EpisodeState(problem, start.seed, episode_of(self.author, problem, start.seed), seats)
+        return EpisodeState(self.name, problem, start.seed, episode_of(self.author, problem, start.seed), seats)
 
     def _tools_of(self, seat: Seat, tools: Mapping[str, Tool]) -> Iterable[Tool]:
         if self.solo:

@@ -16,8 +16,6 @@ from palaestra.errors import UsageError
 Seat = str | None
 """Name of a seat; None where there is one seat, which needs no name."""
 NOTHING: Mapping[Any, Any] = {}
-_NO_ENDING = (None, None, NOTHING)
-"""Ending, reward and parts of an event while the episode runs."""
 Events = dict[Seat, Event]
 """Events by seat: those of the seats to move, or every seat's ending at once. Empty while other seats are awaited."""
 
@@ -53,21 +51,21 @@ class Dialogue:
         self.messages.append({"role": "assistant", "content": text})
         self.delivered = len(self.messages)
 
-    def event(self, *ending: Any) -> Event:
-        """Return an event with the messages that the agent has not seen yet, and mark them as seen.
-
-        `ending` has the last fields of the Event of a seat whose episode has ended: ending, reward, parts, attempt and
-        fault.
-        """
+    def event(self) -> Event:
+        """Return the event that asks for a turn, with the messages that the agent has not seen yet."""
         messages = self.messages
         new, self.delivered = tuple(messages[self.delivered :]), len(messages)
-        return Event(self.slot, self.start, new, self.schemas, *(ending or _NO_ENDING))
+        return Event(self.slot, self.start, new, self.schemas, None, None, NOTHING)
+
+    def last_event(self, *ending: Any) -> Event:
+        """Return the event that ends the episode; `ending` has its ending, reward, parts, attempt and fault."""
+        return Event(self.slot, self.start, tuple(self.messages[self.delivered :]), self.schemas, *ending)
 
     def pending_event(self) -> Event:
         """Return the event that asks for its turn, with all messages after its last one, also seen ones."""
         roles = [message["role"] for message in self.messages]
         last = len(roles) - roles[::-1].index("assistant") if self.turns else 0
-        return Event(self.slot, self.start, tuple(self.messages[last:]), self.schemas, *_NO_ENDING)
+        return Event(self.slot, self.start, tuple(self.messages[last:]), self.schemas)
 
     def copied(self) -> "Dialogue":
         """Return an independent copy. Messages and calls never change: only the lists are copied."""
@@ -93,13 +91,13 @@ class EpisodeState:
     """State of an episode, with all its seats."""
 
     __slots__ = (
-        "broken", "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned",
-        "seats", "seed", "stopping",
+        "broken", "closed", "course", "endings", "failure", "final", "name", "out", "owners", "play", "problem",
+        "returned", "seats", "seed", "stopping",
     )  # fmt: skip
 
-    def __init__(self, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
-        self.problem, self.seed, self.play, self.seats = problem, seed, play, seats
-        """`play` is the author's object as this episode has it."""
+    def __init__(self, name: str, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
+        self.name, self.problem, self.seed, self.play, self.seats = name, problem, seed, play, seats
+        """`name` is that of the environment in errors, `play` is the author's object as this episode has it."""
         self.course: Course | None = None
         """Rounds of a game; None for one seat."""
         self.owners: Mapping[Any, Mapping[str, Any]] = NOTHING
@@ -119,9 +117,9 @@ class EpisodeState:
         """Exception of an author's reward; raised again once the toolkits are closed."""
 
     @property
-    def slot(self) -> int:
-        """Slot of its first seat, for errors."""
-        return next(iter(self.seats.values())).slot
+    def where(self) -> str:
+        """Name of the environment and slot of its first seat, for errors."""
+        return f"{self.name} slot {next(iter(self.seats.values())).slot}"
 
     def wait(self, works: Sequence[Work], role: str, seat: Seat = None, items: Any = None) -> Pending:
         """Return a Pending of these jobs, which must finish before the episode continues."""
@@ -145,7 +143,7 @@ class EpisodeState:
         """Return the ending of every seat of an episode that the infrastructure failed."""
         assert self.endings is not None
         return {
-            seat: dialogue.event(Ending.BROKEN, None, {}, self.attempt(seat), self.endings[seat][1])
+            seat: dialogue.last_event(Ending.BROKEN, None, {}, self.attempt(seat), self.endings[seat][1])
             for seat, dialogue in self.seats.items()
         }
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from palaestra.envs.running.holdups import HELD_SECONDS, frames, still
@@ -146,13 +147,17 @@ class LoopThread:
             busy_since = self._rounds.busy_since
             if time.monotonic() - busy_since < _LOOK_SECONDS:
                 continue
-            work = still(self._holder, lambda since=busy_since: self._rounds.busy_since == since)
+            work = still(self._holder, partial(self._in_round, busy_since))
             if work is not None and (key := (work.pending.inbox.env_id, work.label)) not in self._warned:
                 self._warned.add(key)
                 log.warning(
                     "%s has held the event loop for %.2f s, and every other async call with it; await what waits "
                     "there, or hand it to asyncio.to_thread (said once)", _name(work), time.monotonic() - busy_since,
                 )  # fmt: skip
+
+    def _in_round(self, busy_since: float) -> bool:
+        """Return whether the loop is still in the round that began then."""
+        return self._rounds.busy_since == busy_since
 
     def _holder(self) -> Work | None:
         """Return the job whose code the loop's thread runs, from its frames; this costs nothing in normal rounds."""
