@@ -90,8 +90,7 @@ class Machine:
         dialogue.left -= 1
         dialogue.messages.append({"role": "assistant", "content": text})
         dialogue.delivered = len(dialogue.messages)
-        written = parsed.calls
-        if not written:
+        if not (written := parsed.calls):
             return self._replied(state, seat, dialogue, parsed.content)
         owners, table, limit = state.owners.get(seat, NOTHING), spec.offers[seat].table, spec.max_turn_calls
         items: list[Any] = []
