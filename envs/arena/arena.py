@@ -16,25 +16,21 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from palaestra.envs.arena.jobs import ArenaJobs
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState, WaitingGames
+from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState
 from palaestra.envs.core.machine import MachineReply
-from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
-from palaestra.envs.running.loop import Lag
-from palaestra.envs.running.runner import Runner
-from palaestra.envs.running.work import Pending, warn_late
+from palaestra.envs.core.state import Seat
+from palaestra.envs.running.inbox import STALL_SHARE, Stall
+from palaestra.envs.running.work import Pending
 from palaestra.episode import Ending, Event, Start
-from palaestra.errors import UsageError
 
 log = logging.getLogger("palaestra.envs")
 MAX_WORKERS = 64
 _TOGETHER = 128
 """Number of Pendings that start together: large enough that the wake-up of a runner costs little, small enough that
 the first calls do not wait while the last ones are still read."""
-_HEARD = 256
-"""Most Pendings that one wait collects, so that some are continued while others still run. A thread that is woken more
-often delays the threads that bring the results."""
-_BREATH = 50e-6
+_YIELD_SECONDS = 50e-6
 """Seconds to sleep so that the threads that were just woken can run (they would wait up to 5 ms for the GIL)."""
 
 
@@ -43,7 +39,7 @@ class LocalArena(ArenaSlots):
 
     def __init__(
         self,
-        make: Callable[[], Playable],
+        makes: Mapping[str, Callable[[], Playable]],
         slots: int,
         *,
         name: str,
@@ -52,22 +48,26 @@ class LocalArena(ArenaSlots):
         timeout: float = 60.0,
         hint: str = "",
     ) -> None:
-        """`timeout` is how many seconds a game may wait for its seats, `hint` the advice in the error for an unknown
-        seat. `ordered=None` means True if nothing waits: order then costs nothing, and runs repeat exactly."""
-        self._make, first = make, make()
-        self._idle: list[Playable] = [first]
-        ArenaSlots.__init__(self, name, first.seats, slots, hint)
-        self.task_count, self._problems = first.task_count, getattr(first, "spec", None)
-        self._barrier = first.inline if ordered is None else ordered
-        self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
-        self._inbox = Inbox(name)
-        self.outstanding = 0
-        """Number of Pendings of tables that have not come back."""
-        self._landed: list[Pending] = []
-        self._aside: set[Pending] = set()
-        self._ready: dict[int, Event] = {}
-        self._errors: list[BaseException] = []
-        self._gathering = WaitingGames(name, self._seats, timeout)
+        """`makes` creates a machine of each environment; a single one has the name "". `timeout` is how many seconds a
+        game may wait for its seats, `hint` the advice in the error for an unknown seat. `ordered=None` means True if
+        nothing waits: order then costs nothing, and runs repeat exactly."""
+        self._makes = makes
+        self._idle: dict[str, list[Playable]] = {}
+        """Machines that play no episode, by environment."""
+        try:
+            for env, make in makes.items():
+                self._idle[env] = [make()]
+            machines = [machine for (machine,) in self._idle.values()]
+            ArenaSlots.__init__(self, name, machines[0].seats, slots, hint, timeout)
+        except BaseException:  # If one environment fails, the others must release what they hold.
+            self._close_idle(name)
+            raise
+        self.task_count = sum(machine.task_count for machine in machines)
+        self._problems = getattr(machines[0], "spec", None)
+        self._barrier = all(machine.inline for machine in machines) if ordered is None else ordered
+        self._jobs = ArenaJobs(name, min(slots, MAX_WORKERS) if max_workers is None else max_workers)
+        self._tables: list[RunningGame | None] = [None] * slots
+        self._seat: list[Seat] = [None] * slots
 
     @property
     def ordered(self) -> bool:
@@ -75,52 +75,45 @@ class LocalArena(ArenaSlots):
         return self._barrier and self._alone
 
     @property
-    def loop_lag(self) -> Lag:
-        """Lag of the event loop: near 0, unless a tool blocks it or the machine is overloaded."""
-        return self._runner.lag
+    def outstanding(self) -> int:
+        """Number of jobs that games wait for."""
+        return self._jobs.outstanding
 
     def stalls(self, share: float = STALL_SHARE) -> list[Stall]:
         """Return the calls that have used more than this share of their timeout, or have waited so long to begin."""
-        out = [*(pending for table in dict.fromkeys(filter(None, self._tables)) for pending in table.out), *self._aside]
-        stalls = [self._inbox.stall(work) for pending in out for work in pending.works if not work.over]
-        return [stall for stall in stalls if stall.seconds > share * stall.timeout]
+        return self._jobs.stalls(self._tables, share)
 
     def begin(self, slot: int, start: Start) -> None:
         """Take a seat. If the slot is in use, its episode is discarded, and its game ends for the others."""
         seat = start.seat
-        if not 0 <= slot < len(self._tables) or self._standing[slot] is SlotState.CLOSED:
+        if not 0 <= slot < len(self._standing) or self._standing[slot] is not SlotState.FREE:
             self._require_slot(slot)
-        if seat not in self._seats:
-            raise self._no_such_seat(seat)
-        if self._standing[slot] is not SlotState.FREE:
+            self._require_seat(seat)
             self.discard(slot)
-        table = self._tables[slot]
-        if not self._alone:
-            table = self._gathering.seated(seat, slot, start)
-        elif table is None:
-            table = RunningGame(seat, slot, start)
-        else:  # A table of one seat is reused, with its machine.
-            table.starts[seat] = start
+        elif seat not in self._seats:
+            self._require_seat(seat)
+        table, env = self._tables[slot], start.env if start.env in self._makes else ""
+        if table is None or not self._alone or table.env != env:
+            self._retire(table)
+            table = self._table(slot, start)
+            table.env = env
+        table.starts[seat] = start  # A table of one seat is reused, with its machine.
         self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, SlotState.BUSY
         if len(table.slots) == len(self._seats):
-            machine = table.machine = table.machine or self._free_machine(start)
+            idle = self._idle[env]
+            machine = table.machine = table.machine or (idle.pop() if idle else self._makes[env]())
             going: list[Pending] = []
             try:
                 self._take(table, machine.open(table.starts, slots=table.slots), going)
             except BaseException:  # The start was refused, or the author's task failed.
                 self._drop(table)
                 raise
-            if going:
-                self._runner.start(going, self._inbox)
+            self._jobs.start(going)
 
     def send(self, actions: Mapping[int, str]) -> None:
         """Give each of these slots the agent's next turn. Work that only computes runs before this returns."""
-        tables, standing, seats, asked_standing = self._tables, self._standing, self._seat, SlotState.ASKED
-        for slot, text in actions.items():
-            if not 0 <= slot < len(tables) or standing[slot] is not asked_standing:
-                self._require_asked("send", (slot,))
-            if not isinstance(text, str):
-                raise UsageError(f"send: slot {slot} got {type(text).__name__}; expected str, the agent's whole turn")
+        self._require_turns(actions)
+        tables, standing, seats = self._tables, self._standing, self._seat
         going: list[Pending] = []
         busy, alone, ready = SlotState.BUSY, self._seats == (None,), self._ready
         try:
@@ -143,12 +136,12 @@ class LocalArena(ArenaSlots):
                     continue
                 self._take(table, reply, going)
                 if len(going) == _TOGETHER:
-                    self._runner.start(going, self._inbox)
+                    self._jobs.start(going)
                     going = []
-                    time.sleep(_BREATH)
+                    time.sleep(_YIELD_SECONDS)
         finally:
             if going:
-                self._runner.start(going, self._inbox)
+                self._jobs.start(going)
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """Return at least `min_ready` events, or fewer if the timeout passes or the caller must act first.
@@ -156,39 +149,29 @@ class LocalArena(ArenaSlots):
         If `ordered`, it is a barrier: every outstanding event in slot order, or none where the timeout passes first.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while self.outstanding and self._hear(0.0):  # Take all that has come in.
+        jobs = self._jobs
+        while jobs.outstanding and jobs.receive(0.0):  # Take all that has come in.
             pass
         while True:
-            if not (self._barrier and self.outstanding):
+            if not (self._barrier and jobs.outstanding):
                 self._go_on()
-            missing = self.outstanding if self._barrier else min(self.outstanding, max(min_ready, 1) - len(self._ready))
+            missing = jobs.outstanding if self._barrier else min(jobs.outstanding, max(min_ready, 1) - len(self._ready))
             if missing <= 0 or self._errors:
                 break
-            if not self._hear(until, missing):
+            if not jobs.receive(until, missing):
                 if self._barrier:
                     return []
                 break
-        if self._errors:  # An author's error; all other events are kept.
-            raise self._errors.pop(0)
-        if not self._ready and not self.outstanding and self._gathering and SlotState.ASKED not in self._standing:
-            self._gathering.rest(SlotState.FREE not in self._standing, timeout)
-        ready, self._ready = self._ready, {}
-        events = [ready[slot] for slot in sorted(ready)]
-        standing, asked_standing, free = self._standing, SlotState.ASKED, SlotState.FREE
-        for event in events:
-            if event.ending is None:
-                standing[event.slot] = asked_standing
-                continue
-            standing[event.slot] = free
-            if not self._alone:
-                self._tables[event.slot] = None
+        events = self._report(jobs.outstanding, timeout)
+        if not self._alone:
+            for event in events:
+                if event.ending is not None:
+                    self._tables[event.slot] = None
         return events
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
         """Close a seat's episode from outside, and with it its game; the events come through `recv`."""
-        self._require_asked("finish", (slot,))
-        if ending is Ending.ANSWERED:
-            raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with send")
+        self._require_finish(slot, ending)
         table, seat = self._tables[slot], self._seat[slot]
         assert table is not None
         self._standing[slot] = SlotState.BUSY
@@ -196,52 +179,41 @@ class LocalArena(ArenaSlots):
             self._release(table)
             return
         fault = f"{seat} was closed from outside" if seat is not None and ending is Ending.BROKEN else ""
-        assert table.machine is not None
-        self._step(table, partial(table.machine.stop, ending, seat, text, fault))
+        self._stop(table, ending, seat, text, fault)
 
     def close(self) -> None:
         """Discard running episodes and release everything, within the time that toolkits have to close."""
         for table in {table for table in self._tables if table is not None}:
             self._drop(table)
-        for machine in self._idle:
-            try:
-                machine.close()
-            except Exception as error:
-                log.warning("%s did not close: %s: %s", self.name, type(error).__name__, error)
-        seconds = max((work.patience for pending in self._aside for work in pending.works), default=0.0)
-        until = time.monotonic() + seconds
-        while self._aside and self._hear(until):
-            pass
-        for pending in self._aside:
-            self._runner.give_up(pending)
-        for collection in (self._idle, self._ready, self._gathering, self._aside, self._landed):
-            collection.clear()
-        self._runner.close()
+        self._close_idle(self.name)
+        self._jobs.close()
+        self._ready.clear()
+        self._gathering.clear()
         self._tables, self._standing = [None] * self.slots, [SlotState.CLOSED] * self.slots
 
-    # Inside: a table continues.
-
-    def _step(self, table: RunningGame, step: Callable[[], MachineReply]) -> None:
+    def _step(self, table: RunningGame, step: Callable[[], MachineReply], going: list[Pending]) -> None:
         """Run a step of a table's episode, and take its reply."""
-        going: list[Pending] = []
         try:
             self._take(table, step(), going)
         except BaseException as error:  # An author's fault or an interrupt: `_fail` has it raised.
             self._fail(table, error)
-        if going:
-            self._runner.start(going, self._inbox)
+
+    def _stop(self, table: RunningGame, ending: Ending, seat: Seat, text: str, fault: str) -> None:
+        """End a table's episode from outside."""
+        assert table.machine is not None
+        going: list[Pending] = []
+        self._step(table, partial(table.machine.stop, ending, seat, text, fault), going)
+        self._jobs.start(going)
 
     def _take(self, table: RunningGame, reply: MachineReply, going: list[Pending]) -> None:
         """Store the events of a reply, or the Pending that must be done first."""
         if isinstance(reply, Pending):
-            reply.owner, reply.slot = table, next(iter(table.slots.values()), 0)
-            table.out.append(reply)
-            self.outstanding += 1
+            self._jobs.add(table, reply)
             going.append(reply)
             return
         machine = table.machine
         if machine is not None and machine.aside:
-            self._put_aside(machine)
+            self._jobs.set_aside(machine)
         for seat, event in reply.items():
             if event.ending is not None:
                 if not self._alone:  # Other seats may still wait for their agents.
@@ -254,32 +226,14 @@ class LocalArena(ArenaSlots):
 
     def _go_on(self) -> None:
         """Continue all episodes whose Pendings have come back, in slot order."""
-        while self._landed:
-            landed, self._landed = sorted(self._landed, key=lambda pending: pending.slot), []
+        while self._jobs.landed:
+            landed, self._jobs.landed = sorted(self._jobs.landed, key=lambda pending: pending.slot), []
             going: list[Pending] = []
             for pending in landed:
-                table: RunningGame = pending.owner
-                if table.machine is None:
-                    continue
-                try:
-                    self._take(table, table.machine.resume(pending), going)
-                except BaseException as error:  # An author's fault or an interrupt: `_fail` has it raised.
-                    self._fail(table, error)
-            if going:
-                self._runner.start(going, self._inbox)
-
-    def _hear(self, until: float | None, count: int = 1) -> bool:
-        """Wait for Pendings, if possible `count` of them, and store them; return False if `until` came first."""
-        news = self._inbox.wait(until, min(count, _HEARD))
-        for pending in news:
-            if pending in self._aside:
-                self._aside.discard(pending)
-                warn_late(self.name, pending.works)
-            elif pending in pending.owner.out:
-                pending.owner.out.remove(pending)
-                self.outstanding -= 1
-                self._landed.append(pending)
-        return bool(news)
+                machine = pending.owner.machine
+                if machine is not None:
+                    self._step(pending.owner, partial(machine.resume, pending), going)
+            self._jobs.start(going)
 
     def _release(self, table: RunningGame) -> None:
         """Report the end of an episode, unless one of its seats still waits for its agent."""
@@ -297,8 +251,6 @@ class LocalArena(ArenaSlots):
             raise error
         self._errors.append(error)
 
-    # Inside: a table ends.
-
     def discard(self, slot: int) -> None:
         """Drop the episode in the slot; nothing is reported of it."""
         table, seat = self._tables[slot], self._seat[slot]
@@ -307,15 +259,13 @@ class LocalArena(ArenaSlots):
         if table is None or table.slots.get(seat) != slot:
             return
         if len(table.slots) == 1:
-            table.slots[seat] = slot
             self._drop(table)
             return
         del table.slots[seat], table.starts[seat]
         if table.endings:
             self._release(table)
         elif table.machine is not None:
-            fault = f"{seat} was taken away from the game"
-            self._step(table, partial(table.machine.stop, Ending.TURN_LIMIT, seat, "", fault))
+            self._stop(table, Ending.TURN_LIMIT, seat, "", f"{seat} was taken away from the game")
 
     def _drop(self, table: RunningGame) -> None:
         """Discard a table's episode, and free its slots."""
@@ -327,24 +277,24 @@ class LocalArena(ArenaSlots):
         if table.machine is None:
             return
         in_use = bool(table.out)
-        for pending in table.out:
-            self._runner.give_up(pending)
-        self.outstanding -= len(table.out)
-        table.out.clear()
+        self._jobs.give_up(table)
         table.machine.discard()
-        self._put_aside(table.machine)
+        self._jobs.set_aside(table.machine)
         self._retire(table, in_use)
 
-    def _free_machine(self, start: Start) -> Playable:
-        return self._idle.pop() if self._idle else self._make()
-
-    def _retire(self, table: RunningGame, in_use: bool = False) -> None:
+    def _retire(self, table: RunningGame | None, in_use: bool = False) -> None:
         """Free the table's machine for another table, unless jobs may still use it."""
-        self._idle += [] if in_use or table.machine is None else [table.machine]
+        if table is None or table.machine is None:
+            return
+        if not in_use:
+            self._idle[table.env].append(table.machine)
         table.machine = None
 
-    def _put_aside(self, machine: Playable) -> None:
-        while machine.aside:
-            pending = machine.aside.pop()
-            self._aside.add(pending)
-            self._runner.start((pending,), self._inbox)
+    def _close_idle(self, name: str) -> None:
+        """Close the machines that play no episode."""
+        for machine in [machine for machines in self._idle.values() for machine in machines]:
+            try:
+                machine.close()
+            except Exception as error:
+                log.warning("%s did not close: %s: %s", name, type(error).__name__, error)
+        self._idle.clear()

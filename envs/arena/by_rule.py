@@ -31,6 +31,7 @@ class ByRule:
         if seat not in machine.seats:
             raise UsageError(f"seat is {seat!r}; expected one of {', '.join(map(repr, machine.seats))}")
         self.machine, self.seat, self._rule = machine, seat, rule
+        self.inline, self.aside = machine.inline, machine.aside
         self._start = Start(0, 0)
         self._in_row = 0
         self._ended: Events = {}
@@ -39,16 +40,6 @@ class ByRule:
     def task_count(self) -> int:
         """Number of tasks that a Start may index."""
         return self.machine.task_count
-
-    @property
-    def inline(self) -> bool:
-        """True if the game never waits: a rule only computes."""
-        return self.machine.inline
-
-    @property
-    def aside(self) -> list[Pending]:
-        """Cleanup jobs that nobody awaits."""
-        return self.machine.aside
 
     def open(
         self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}
@@ -90,7 +81,7 @@ class ByRule:
             seat_event = reply.get(self.seat, seat_event)
             if seat_event is not None and seat_event.ending is not None:
                 break
-            others = [seat for seat in self.machine.asked if seat != self.seat]
+            others = [seat for seat in self.machine.pending_events if seat != self.seat]
             if not others:
                 break
             self._in_row += 1
@@ -99,8 +90,8 @@ class ByRule:
             reply = self.machine.act(others[0], spoken(self._rule, self.machine, others[0], self._start))
         if isinstance(reply, Pending):
             return reply
-        if seat_event is None and self.seat in self.machine.asked:  # Its event came before the wait for the others.
-            seat_event = self.machine.asked[self.seat]
+        if seat_event is None:  # Its event came before the wait for the others.
+            seat_event = self.machine.pending_events.get(self.seat)
         return {} if seat_event is None else {None: replace(seat_event, start=self._start)}
 
 

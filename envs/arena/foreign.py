@@ -27,7 +27,7 @@ from typing import Any
 from gymnasium.spaces import Space, Text
 
 from palaestra.envs.arena.foreign_success import UndecidedSuccess, success_of
-from palaestra.envs.arena.foreign_text import limits, read, require_text, shaped, wrapped
+from palaestra.envs.arena.foreign_text import limits, read
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.ending import blame
 from palaestra.envs.core.machine import MachineReply
@@ -41,6 +41,18 @@ SEEDS = 2**30
 _MAX_REFUSED = 8
 _MAX_SAID = 500
 """Most characters of an environment's error that its agent's record keeps."""
+
+
+class SeatRecord(Dialogue):
+    """One seat's side of an episode, and its rewards."""
+
+    total = 0.0
+    """Sum of the rewards."""
+    success: Any = None
+    """Last info["success"]; None if there was none."""
+    ending: Ending | None = None
+    refused = 0
+    """Number of turns that the action space does not contain."""
 
 
 class Foreign:
@@ -63,12 +75,8 @@ class Foreign:
         """Job that runs now; None if there is none."""
         self._next: deque[tuple[str, Callable[[], Events]]] = deque()
         """Jobs that follow, with their labels."""
-        self._records: dict[Seat, Dialogue] = {}
+        self._records: dict[Seat, SeatRecord] = {}
         self._problem = Task(prompt=name)
-        self._sums: dict[Seat, float] = {}
-        self._success: dict[Seat, Any] = {}
-        self._endings: dict[Seat, Ending] = {}
-        self._refused: dict[Seat, int] = {}
 
     def open(
         self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}
@@ -79,9 +87,7 @@ class Foreign:
         if not 0 <= start.task < self.task_count:
             raise UsageError(f"task {start.task} does not exist; {self.name} has tasks 0 to {self.task_count - 1}")
         self._problem = Task(prompt=self.name, id=f"{self.split or 'train'}/{start.task}")
-        self._records = {seat: Dialogue(starts[seat], slots.get(seat, 0), []) for seat in starts}
-        self._sums, self._success = dict.fromkeys(starts, 0.0), dict.fromkeys(starts)
-        self._endings, self._refused = {}, dict.fromkeys(starts, 0)
+        self._records = {seat: SeatRecord(starts[seat], slots.get(seat, 0), []) for seat in starts}
         if self._own_tasks:
             seed, options = start.seed, {"task": start.task}
         else:
@@ -99,10 +105,10 @@ class Foreign:
         record.answer = text
         space = self._action_space(seat)
         if isinstance(space, Text) and not space.contains(text):
-            self._refused[seat] += 1
-            if self._refused[seat] > _MAX_REFUSED:
+            record.refused += 1
+            if record.refused > _MAX_REFUSED:
                 return self.stop(Ending.TURN_LIMIT, seat, fault=f"{seat} wrote nothing that is legal")
-            return {seat: self._told(seat, limits(space))}
+            return {seat: self._tell(seat, limits(space))}
         return self._do("step", partial(self._acted, seat, text))
 
     def resume(self, pending: Pending) -> MachineReply:
@@ -168,7 +174,8 @@ class Foreign:
             raise
         except Exception as error:
             log.warning("%s raised in step (%s: %s)", self.name, type(error).__name__, error, exc_info=error)
-            self._success = dict.fromkeys(self._records, 0.0)
+            for record in self._records.values():
+                record.success = 0.0
             # A message, not a fault: an episode with a fault is left out of training, and this one must count.
             error_text = f"Error: the environment failed on this turn: {type(error).__name__}: {error}"
             self._records[seat].hear(clip(error_text, _MAX_SAID))
@@ -201,18 +208,15 @@ class Foreign:
     def _ask(self, seat: Seat, observation: Any, info: Mapping[str, Any]) -> Event:
         messages = info.get("messages")
         if not (isinstance(messages, tuple) and messages and all(isinstance(m, Mapping) for m in messages)):
-            return self._told(seat, read(observation))
+            return self._tell(seat, read(observation))
         for message in messages:
             more = {"name": str(message["name"])} if message.get("name") else {}
             self._records[seat].hear(str(message.get("content") or ""), str(message["role"]), **more)
-        return self._event(seat)
+        return self._records[seat].event()
 
-    def _told(self, seat: Seat, text: str) -> Event:
+    def _tell(self, seat: Seat, text: str) -> Event:
         self._records[seat].hear(text or "(nothing)")
-        return self._event(seat)
-
-    def _event(self, seat: Seat) -> Event:
-        return Event(self._records[seat].slot, self._records[seat].start, self._records[seat].news())
+        return self._records[seat].event()
 
     def _note(self, seat: Seat, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]) -> None:
         """Record the result of a step for a seat."""
@@ -222,129 +226,28 @@ class Foreign:
             value = math.nan
         if not math.isfinite(value):
             raise EnvironmentDefect(f"{self.name} gave the reward {reward!r}; expected a finite number")
-        self._sums[seat] += value
+        record = self._records[seat]
+        record.total += value
         if "success" in info:
-            self._success[seat] = info["success"]
-        if terminated or truncated:
-            self._endings.setdefault(seat, Ending.ANSWERED if terminated else Ending.TURN_LIMIT)
+            record.success = info["success"]
+        if (terminated or truncated) and record.ending is None:
+            record.ending = Ending.ANSWERED if terminated else Ending.TURN_LIMIT
 
     def _over(self) -> Events:
         """Return the endings of a game that is over."""
-        return {seat: self._closing(seat, self._endings.get(seat, Ending.TURN_LIMIT), "") for seat in self._records}
+        return {
+            seat: self._closing(seat, record.ending or Ending.TURN_LIMIT, "") for seat, record in self._records.items()
+        }
 
     def _closing(self, seat: Seat, ending: Ending, fault: str) -> Event:
-        record, total = self._records[seat], self._sums[seat]
+        record = self._records[seat]
         if ending is not Ending.ANSWERED:
             record.answer = None
-        value = success_of(self.name, self._success[seat], total, self.success_at)
-        parts = {"success": value, "reward": total}
-        return Event(record.slot, record.start, record.news(), (), ending, total, parts, self._attempt(seat), fault)
+        value = success_of(self.name, record.success, record.total, self.success_at)
+        parts = {"success": value, "reward": record.total}
+        return record.last_event(ending, record.total, parts, self._attempt(seat), fault)
 
     def _attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a step may hold them."""
         record = self._records[seat]
-        messages = record.start.without_prefix(record.messages)
-        return Attempt(self._problem, messages, record.answer, (), record.turns, seat=seat)
-
-
-class GymnasiumMachine(Foreign):
-    """A Gymnasium environment, with one seat."""
-
-    seats = (None,)
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        env = self.env
-        require_text(self.name, None, env.observation_space, env.action_space)
-        if self.success_at is None and env.spec is not None:
-            self.success_at = env.spec.reward_threshold
-
-    def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
-        observation, info = shaped(self.name, "reset", self.env.reset(seed=seed, options=options))
-        return {None: self._ask(None, observation, info)}
-
-    def _step(self, seat: Seat, text: str) -> Events:
-        returned = self.env.step(wrapped(self.env.action_space, text))
-        observation, reward, terminated, truncated, info = shaped(self.name, "step", returned)
-        self._note(None, reward, terminated, truncated, info)
-        return self._over() if self._endings else {None: self._ask(None, observation, info)}
-
-    def _action_space(self, seat: Seat) -> Space[Any]:
-        space: Space[Any] = self.env.action_space
-        return space
-
-
-class _Zoo(Foreign):
-    """Base of PettingZoo environments of both kinds."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        env = self.env
-        self.seats = tuple(getattr(env, "possible_agents", ()))
-        if not self.seats or not all(isinstance(seat, str) for seat in self.seats):
-            raise UsageError(f"{self.name}.possible_agents is {self.seats!r}; expected the names of its seats")
-        for seat in self.seats:
-            require_text(self.name, seat, env.observation_space(seat), env.action_space(seat))
-
-    def _action_space(self, seat: Seat) -> Space[Any]:
-        space: Space[Any] = self.env.action_space(seat)
-        return space
-
-
-class AECMachine(_Zoo):
-    """An AEC environment: seats act one at a time. A seat to move whose play is over takes PettingZoo's None step."""
-
-    def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
-        self.env.reset(seed=seed, options=options)
-        return self._select()
-
-    def _step(self, seat: Seat, text: str) -> Events:
-        if seat != self.env.agent_selection:
-            raise UsageError(f"{self.name}: it is not the turn of {seat!r}")
-        self.env.step(wrapped(self._action_space(seat), text))
-        self._collect()
-        return self._select()
-
-    def _collect(self) -> None:
-        env = self.env
-        for agent in env.agents:
-            self._note(
-                agent, env.rewards[agent], env.terminations[agent], env.truncations[agent], env.infos.get(agent, {})
-            )
-
-    def _select(self) -> Events:
-        """Move on to a seat that can act, or to the end, and return its events."""
-        env = self.env
-        while env.agents:
-            agent = env.agent_selection
-            if not (env.terminations[agent] or env.truncations[agent]):
-                return {agent: self._ask(agent, env.observe(agent), env.infos.get(agent, {}))}
-            env.step(None)
-            self._collect()
-        return self._over()
-
-
-class ParallelMachine(_Zoo):
-    """A Parallel environment: seats act together, and the step is taken when the last one has moved."""
-
-    def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
-        observations, infos = shaped(self.name, "reset", self.env.reset(seed=seed, options=options), by_seat=True)
-        self._texts: dict[str, Any] = {}
-        return self._asked(observations, infos)
-
-    def _step(self, seat: Seat, text: str) -> Events:
-        self._texts[str(seat)] = wrapped(self._action_space(seat), text)
-        if any(agent not in self._texts for agent in self.env.agents):
-            return {}
-        texts, self._texts = self._texts, {}
-        live = list(self.env.agents)
-        returned = self.env.step(texts)
-        observations, rewards, terminations, truncations, infos = shaped(self.name, "step", returned, by_seat=True)
-        for agent in live:
-            self._note(agent, rewards[agent], terminations[agent], truncations[agent], infos.get(agent, {}))
-        return self._asked(observations, infos)
-
-    def _asked(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> Events:
-        if not self.env.agents:
-            return self._over()
-        return {agent: self._ask(agent, observations[agent], infos.get(agent, {})) for agent in self.env.agents}
+        return Attempt(self._problem, record.start.without_prefix(record.messages), record.answer, (), record.turns, seat=seat)

@@ -12,9 +12,10 @@ import gymnasium
 
 from palaestra.envs.arena.arena import LocalArena
 from palaestra.envs.arena.by_rule import ByRule
-from palaestra.envs.arena.foreign import AECMachine, Foreign, GymnasiumMachine, ParallelMachine
+from palaestra.envs.arena.foreign import Foreign
+from palaestra.envs.arena.foreign_kinds import AECMachine, GymnasiumMachine, ParallelMachine
 from palaestra.envs.arena.mixed import MixedArena
-from palaestra.envs.arena.opening import made, spec_of
+from palaestra.envs.arena.opening import make_author, spec_of
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.arena.ray import RayArena
 from palaestra.envs.arena.vector import ToolVectorEnv
@@ -41,13 +42,13 @@ def open_arena(
     name = env_id.rpartition(":")[2]
     entry = registered_author(env_id)
     if entry is not None and options.get("seat") is None:
-        author = made(entry[0], {**entry[1], **options}, env_id)
+        author = make_author(entry[0], {**entry[1], **options}, env_id)
         if not author.seats:
             arena_options.pop("timeout", None)
             return ToolVectorEnv(author, slots, env_id=name, **arena_options)
     make = playables(env_id, options, arena_options.get("timeout", 60.0))
     hint = "" if entry is None else ", or open it with seat=NAME to play one against its demonstrator"
-    return LocalArena(make, slots, name=name, hint=hint, **arena_options)
+    return LocalArena({"": make}, slots, name=name, hint=hint, **arena_options)
 
 
 def open_playable(env_id: str, options: Mapping[str, Any]) -> Playable:
@@ -62,7 +63,7 @@ def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) ->
     if entry is not None:
         author_options = {**entry[1], **options}
         seat = author_options.pop("seat", None)
-        spec = spec_of(made(entry[0], author_options, env_id), name)
+        spec = spec_of(make_author(entry[0], author_options, env_id), name)
         if seat is None:
             return lambda: Machine(spec)
         if spec.solo:
@@ -77,15 +78,11 @@ def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) ->
 
 def _of_gymnasium(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
     """Return a function that makes machines of an external Gymnasium environment."""
-    spec = gymnasium.spec(env_id)
-    creator = spec.entry_point
-    if isinstance(creator, str):
-        creator = load_author(creator, f"{env_id}: its entry point")
 
-    def make(**rest: Any) -> Any:
-        return gymnasium.make(env_id, disable_env_checker=True, **rest)
+    def make(**kwargs: Any) -> Any:
+        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
 
-    return _foreign(env_id, GymnasiumMachine, creator, make, options, timeout)
+    return _foreign(env_id, GymnasiumMachine, gymnasium.spec(env_id).entry_point, make, options, timeout)
 
 
 def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
@@ -94,11 +91,9 @@ def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Call
 
     kind = "aec" if _known(pettingzoo.aec_registry, env_id) else "parallel"
     creator = pettingzoo.spec(kind, env_id).entry_point
-    if isinstance(creator, str):
-        creator = load_author(creator, f"{env_id}: its entry point")
 
-    def make(**rest: Any) -> Any:
-        return pettingzoo.make(kind, env_id, **rest)
+    def make(**kwargs: Any) -> Any:
+        return pettingzoo.make(kind, env_id, **kwargs)
 
     return _foreign(env_id, AECMachine if kind == "aec" else ParallelMachine, creator, make, options, timeout)
 
@@ -133,6 +128,8 @@ def _foreign(
     options: dict[str, Any],
     timeout: float,
 ) -> Callable[[], Playable]:
+    if isinstance(creator, str):
+        creator = load_author(creator, f"{env_id}: its entry point")
     success_at = options.pop("success_at", None)
     split = options.pop("split", "train")
     if split not in ("train", "eval"):

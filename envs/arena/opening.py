@@ -19,7 +19,7 @@ from palaestra.options import FORMAT, OF_ARENAS, refuse_unknown
 from palaestra.registry import games, load_author, registered, registered_author
 
 
-def made(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> ToolEnv:
+def make_author(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> ToolEnv:
     """Create the object of a registered class. The option `format` works also if its constructor lacks it."""
     author_class = load_author(entry_point, f"{env_id or entry_point}: its class")
     if not (isinstance(author_class, type) and issubclass(author_class, ToolEnv)):
@@ -68,4 +68,4 @@ def open_machine(env_id: str, options: Mapping[str, Any]) -> Machine:
         raise UnknownId(env_id, [*registered(), *games()])
     entry_point, registered_with = entry
     author_options = {name: value for name, value in {**registered_with, **options}.items() if name not in OF_ARENAS}
-    return Machine(spec_of(made(entry_point, author_options, env_id), env_id.rpartition(":")[2]))
+    return Machine(spec_of(make_author(entry_point, author_options, env_id), env_id.rpartition(":")[2]))

@@ -9,23 +9,23 @@ pettingzoo. Left out: external PettingZoo environments as arenas (`foreign`).
 import copy
 from collections.abc import Mapping
 from operator import index
-from typing import Any, Self, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from gymnasium.utils import seeding
 
 from palaestra.envs.arena.driving import release, settle
-from palaestra.envs.arena.opening import made, spec_of
-from palaestra.envs.arena.text_env import MODES, check_options
+from palaestra.envs.arena.opening import make_author
+from palaestra.envs.arena.single import MODES, SingleEpisode, require_begun
+from palaestra.envs.arena.text_env import check_options
 from palaestra.envs.core import branches
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.branches import Snapshot
-from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.space import TextSpace
 from palaestra.envs.core.state import Dialogue, Events, Seat
 from palaestra.envs.core.transcript import fresh, joined, transcript
 from palaestra.episode import Ending, Event, Start
-from palaestra.errors import Broken, MissingExtra, UsageError
+from palaestra.errors import MissingExtra, UsageError
 
 try:
     from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
@@ -43,15 +43,12 @@ class Observation(str):
     dtype = None
 
 
-class _Face:
+class _Face(SingleEpisode):
     """Base of both interfaces: the game, its seats' spaces and infos."""
 
     def __init__(self, game: ToolEnv, render_mode: str | None = None) -> None:
         """`game` is an object of an author's class; it is never changed."""
-        if render_mode not in (None, *MODES):
-            raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
-        self.machine = Machine(spec_of(game))
-        self.render_mode = render_mode
+        super().__init__(game, render_mode)
         self.metadata: dict[str, Any] = {
             "name": type(game).__name__,
             "render_modes": MODES,
@@ -61,8 +58,8 @@ class _Face:
         self.possible_agents = list(game.seats)
         self.agents: list[str] = []
         # Not shared: seed_test seeds and samples the spaces of two environments side by side.
-        self._heard = {seat: TextSpace() for seat in game.seats}
-        self._said = {seat: TextSpace() for seat in game.seats}
+        self._observation_spaces = {seat: TextSpace() for seat in game.seats}
+        self._action_spaces = {seat: TextSpace() for seat in game.seats}
         self._random: np.random.Generator | None = None
         self._printed: dict[Seat, int] = {}
         """Number of messages of each seat that were printed, for "human"."""
@@ -70,12 +67,12 @@ class _Face:
     def observation_space(self, agent: str) -> TextSpace:
         """Return the space of all texts."""
         self._require_seat("observation_space", agent)
-        return self._heard[agent]
+        return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> TextSpace:
         """Return the space of all texts."""
         self._require_seat("action_space", agent)
-        return self._said[agent]
+        return self._action_spaces[agent]
 
     def render(self) -> Any:
         """Return every seat's transcript, for "ansi"; "human" prints turns as they happen."""
@@ -83,38 +80,11 @@ class _Face:
             return None
         return "\n\n".join(f"[{seat}]\n{transcript(dialogue.messages)}" for seat, dialogue in self._dialogues.items())
 
-    def close(self) -> None:
-        """Drop the running game and release its toolkits."""
-        release(self.machine)
-
-    def snapshot(self) -> Snapshot:
-        """Return a snapshot of the running game, between two turns."""
-        return branches.take(self.machine)
-
-    def fork(self, count: int, *, own_noise: bool = True) -> list[Self]:
-        """Return `count` copies of the game in its present state, with new random streams or with the same one."""
-        children = []
-        for number, machine in enumerate(branches.fork(self.machine, count, own_noise)):
-            child = type(self)(self.machine.spec.author, self.render_mode)
-            child.machine = machine
-            child._random = copy.deepcopy(self._random)
-            if own_noise and child._random is not None:  # It draws the next games.
-                child._random, _ = seeding.np_random(int(child._random.integers(2**31)) + number)
-            child._stand(machine.asked)
-            children.append(child)
-        return children
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the author's object and the state of the game; the machine and its toolkits are created again."""
-        state = {name: value for name, value in vars(self).items() if name != "machine"}
-        return {**state, "author": self.machine.spec.author, "game": self.snapshot() if self.machine.is_open else None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        game: Snapshot | None = state.pop("game")
-        self.machine = Machine(spec_of(state.pop("author")))
-        vars(self).update(state)
-        if game is not None:
-            branches.put(self.machine, game)
+    def _forked(self, index: int, own_noise: bool) -> None:
+        self._random = copy.deepcopy(self._random)
+        if own_noise and self._random is not None:  # It draws the next games.
+            self._random, _ = seeding.np_random(int(self._random.integers(2**31)) + index)
+        self._stand(self.machine.pending_events)
 
     def _stand(self, events: Events) -> None:
         """Set the attributes for a game in which these seats are to move."""
@@ -141,7 +111,7 @@ class _Face:
         return events
 
     def _require_seat(self, verb: str, agent: str) -> None:
-        if agent not in self._heard:
+        if agent not in self._observation_spaces:
             seats = ", ".join(self.possible_agents)
             raise UsageError(f"{verb}: there is no seat {agent!r}; the seats are {seats}")
 
@@ -163,15 +133,15 @@ class _Face:
             raise UsageError(f"reset: options['task'] is {task!r}; expected a whole number, the task's index")
         starts: dict[Seat, Start] = {seat: Start(index(task), draws[1], seat=seat) for seat in self.possible_agents}
         release(self.machine)
-        events = _opened(settle(self.machine, self.machine.open(starts)))
+        events = require_begun(settle(self.machine, self.machine.open(starts)))
         self._printed = {}
         self._print()
         return events
 
-    def _info(self, agent: str, event: Event | None, asked: bool) -> dict[str, Any]:
+    def _info(self, agent: str, event: Event | None, to_move: bool) -> dict[str, Any]:
         """Return an info: fixed keys of fixed types, fresh objects, no timings."""
         return {
-            "asked": asked,
+            "asked": to_move,
             "messages": fresh(event.messages) if event else (),
             "tools": self.machine.spec.offers[agent].described,
             "ending": str((event and event.ending) or ""),
@@ -310,17 +280,9 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
 
 def make_aec(entry_point: str, render_mode: str | None = None, **options: Any) -> AECGame:
     """Create the environment for `pettingzoo.make("aec", ID)`, for a game of `palaestra.register_game`."""
-    return AECGame(made(entry_point, options), render_mode)
+    return AECGame(make_author(entry_point, options), render_mode)
 
 
 def make_parallel(entry_point: str, render_mode: str | None = None, **options: Any) -> ParallelGame:
     """Create the environment for `pettingzoo.make("parallel", ID)`, for a game of `palaestra.register_game`."""
-    return ParallelGame(made(entry_point, options), render_mode)
-
-
-def _opened(events: Events) -> Events:
-    """Return the events of a game that has begun; raise Broken if it broke at once."""
-    fault = next((event.fault for event in events.values() if event.ending is Ending.BROKEN), None)
-    if fault is not None:
-        raise Broken(fault)
-    return events
+    return ParallelGame(make_author(entry_point, options), render_mode)

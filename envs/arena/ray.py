@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from palaestra.envs.arena.ray_cluster import START_SECONDS, Remote, end, join, leave, said
-from palaestra.envs.arena.ray_worker import Begin, Discard, Finish, Send, WorkerInfo
-from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState, WaitingGames
+from palaestra.envs.arena.ray_cluster import START_SECONDS, Remote, end, error_text, join, leave
+from palaestra.envs.arena.ray_worker import WorkerCommand, WorkerInfo
+from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState
 from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
 from palaestra.errors import Broken, PalaestraError, UsageError
 from palaestra.mixture import read_mixture
@@ -52,8 +52,7 @@ class RayArena(ArenaSlots):
         try:
             self._workers = [Remote(self._ray, number, self._opened_with) for number in range(workers)]
             facts = self._started()
-            ArenaSlots.__init__(self, facts.name, facts.seats, slots, facts.hint)
-            self._gathering = WaitingGames(facts.name, facts.seats, options.get("timeout", 60.0))
+            ArenaSlots.__init__(self, facts.name, facts.seats, slots, facts.hint, options.get("timeout", 60.0))
         except BaseException:  # After any error or interrupt: started workers must not outlive a failed start.
             end(self._ray, self._workers)
             leave(self._ray)
@@ -61,51 +60,42 @@ class RayArena(ArenaSlots):
         self.task_count, self.ordered = facts.task_count, facts.ordered
         self.mixture, self.task_counts = read_mixture(env_id), facts.task_counts
         self._episodes: list[_Episode | None] = [None] * slots
-        self._ready: dict[int, Event] = {}
-        self._errors: list[PalaestraError] = []
         self._tickets = 0
         self._closed = False
 
     def begin(self, slot: int, start: Start) -> None:
         """Open an episode, as soon as `send` or `recv` is called. If the slot is in use, its episode is discarded."""
         self._require_slot(slot)
-        if start.seat not in self._seats:
-            raise self._no_such_seat(start.seat)
+        self._require_seat(start.seat)
         if not self._workers:
             raise Broken(f"{self.name}: no rollout worker is left")
         self._discard(slot)
-        table = RunningGame(start.seat, slot, start)
-        if not self._alone:
-            table = self._gathering.seated(start.seat, slot, start)
+        table = self._table(slot, start)
         others = [episode for other in table.slots.values() if other != slot and (episode := self._episodes[other])]
         worker = others[0].worker if others else self._freest()
         assert worker is not None, "a table whose worker has died gathers nobody"
         self._tickets += 1
         self._episodes[slot] = _Episode(self._tickets, start, table, worker)
         self._standing[slot] = SlotState.BUSY
-        worker.orders.append(Begin(slot, self._tickets, start))
+        worker.orders.append(WorkerCommand("begin", (slot, start), self._tickets))
 
     def send(self, actions: Mapping[int, str]) -> None:
         """Give each of these slots the agent's next turn, without a wait."""
-        self._require_asked("send", tuple(actions))
+        self._require_turns(actions)
         shares: dict[int, dict[int, str]] = {}
         for slot, text in actions.items():
-            if not isinstance(text, str):
-                raise UsageError(f"send: slot {slot} got {type(text).__name__}; expected str, the agent's whole turn")
             if (worker := self._spoken(slot, text)) is not None:
                 shares.setdefault(worker.number, {})[slot] = text
         for worker in self._workers:
             if worker.number in shares:
-                worker.orders.append(Send(shares[worker.number]))
+                worker.orders.append(WorkerCommand("send", (shares[worker.number],)))
         self._flush()
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
         """Close an episode from outside; the event comes through `recv`."""
-        self._require_asked("finish", (slot,))
-        if ending is Ending.ANSWERED:
-            raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with send")
+        self._require_finish(slot, ending)
         if (worker := self._spoken(slot, text)) is not None:
-            worker.orders.append(Finish(slot, ending, text))
+            worker.orders.append(WorkerCommand("finish", (slot, ending, text)))
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """Return at least `min_ready` events, or fewer if the timeout passes or the caller must act first.
@@ -125,14 +115,8 @@ class RayArena(ArenaSlots):
                 if self.ordered and not self._errors and self._outstanding():
                     return []
                 break
-        if self._errors:
-            raise self._errors.pop(0)
-        if not self._ready and not out and self._gathering and SlotState.ASKED not in self._standing:
-            self._gathering.rest(SlotState.FREE not in self._standing, timeout)
-        events = [self._ready[slot] for slot in sorted(self._ready)]
-        self._ready = {}
+        events = self._report(out, timeout)
         for event in events:
-            self._standing[event.slot] = SlotState.ASKED if event.ending is None else SlotState.FREE
             if event.ending is not None:
                 self._episodes[event.slot] = None
         return events
@@ -166,8 +150,8 @@ class RayArena(ArenaSlots):
                 worker.take()
             except self._ray.exceptions.RayError as error:
                 raise Broken(
-                    f"{worker.where} did not start ({said(error)}); expected the same versions of Python, Ray and "
-                    "palaestra on every machine of the cluster"
+                    f"{worker.where} did not start ({error_text(error)}); expected the same versions of Python, Ray "
+                    "and palaestra on every machine of the cluster"
                 ) from error
             assert worker.facts is not None
             all_facts.append(worker.facts)
@@ -202,7 +186,7 @@ class RayArena(ArenaSlots):
         try:
             events, errors = worker.take()
         except self._ray.exceptions.RayError as error:
-            self._lose(worker, said(error))
+            self._lose(worker, error_text(error))
             return
         except PalaestraError as error:  # The replacement cannot open the environment.
             self._lose(worker, str(error))
@@ -275,7 +259,7 @@ class RayArena(ArenaSlots):
         if episode is None:
             return
         if episode.worker is not None:
-            episode.worker.orders.append(Discard(slot))
+            episode.worker.orders.append(WorkerCommand("discard", (slot,)))
         if len(episode.table.slots) == 1:
             self._gathering.leave(episode.table)
         episode.table.slots.pop(episode.start.seat, None)

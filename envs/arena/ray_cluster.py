@@ -161,7 +161,7 @@ def end(ray: Any, workers: Sequence[Remote]) -> None:
             worker.kill()
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the informative part of Ray's error message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0] if lines else ''}"

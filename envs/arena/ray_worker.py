@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from palaestra.envs.arena.arena import LocalArena
-from palaestra.episode import Ending, Event, Start
+from palaestra.episode import Event
 from palaestra.errors import Broken, EnvironmentDefect, PalaestraError, UsageError
 from palaestra.registry import arena
 
@@ -24,39 +24,13 @@ _ALTERNATION = 0.002
 """Seconds to wait for events before checking for new orders, while tools run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Order to begin an episode in a slot. Its events carry the ticket."""
+class WorkerCommand(NamedTuple):
+    """Call of a method of the worker's arena."""
 
-    slot: int
-    ticket: int
-    start: Start
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Order with the agents' next turns, by slot."""
-
-    actions: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Order to end an episode from outside."""
-
-    slot: int
-    ending: Ending
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Discard:
-    """Order to drop the episode of this slot."""
-
-    slot: int
-
-
-WorkerCommand = Begin | Send | Finish | Discard
+    method: Literal["begin", "send", "finish", "discard"]
+    arguments: tuple[Any, ...]
+    ticket: int = 0
+    """Ticket that the events of a begun episode carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +70,7 @@ class Worker:
         self._news = threading.Condition()
         self._events: list[tuple[int, Event]] = []
         self._errors: list[PalaestraError] = []
-        self._done, self._told, self._idle = 0, 0, True
+        self._done, self._reported, self._idle = 0, 0, True
         self._tickets: dict[int, int] = {}
         self._thread: threading.Thread | None = None
 
@@ -136,11 +110,11 @@ class Worker:
         """Return the news, as soon as there are some; empty ones after `seconds`."""
         with self._news:
             self._news.wait_for(
-                lambda: self._events or self._errors or (self._idle and self._done > self._told), seconds
+                lambda: self._events or self._errors or (self._idle and self._done > self._reported), seconds
             )
             events, self._events = self._events, []
             errors, self._errors = self._errors, []
-            self._told = self._done
+            self._reported = self._done
             return News(_packed(events, errors), errors, self._done, self._idle)
 
     def close(self) -> None:
@@ -178,15 +152,9 @@ class Worker:
                 self._news.notify()
 
     def _obey(self, arena: LocalArena, order: WorkerCommand) -> None:
-        if isinstance(order, Begin):
-            self._tickets[order.slot] = order.ticket
-            arena.begin(order.slot, order.start)
-        elif isinstance(order, Send):
-            arena.send(order.actions)
-        elif isinstance(order, Finish):
-            arena.finish(order.slot, order.ending, order.text)
-        else:
-            arena.discard(order.slot)
+        if order.method == "begin":
+            self._tickets[order.arguments[0]] = order.ticket
+        getattr(arena, order.method)(*order.arguments)
 
 
 def _packed(events: list[tuple[int, Event]], errors: list[PalaestraError]) -> bytes:

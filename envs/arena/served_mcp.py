@@ -19,7 +19,7 @@ from palaestra.envs.arena.by_rule import ByRule
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.openers import playables
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.arena.text_env import drawn
+from palaestra.envs.arena.text_env import draw_start
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.sandboxes.remote.listening import listen
 from palaestra.episode import Ending, Event
@@ -38,7 +38,7 @@ _SUBMIT = "Hand in the final answer. Ends the episode and tells the reward."
 _HOW = "Call {reset} to be told a task, solve it with the other tools, and hand in the answer with {submit}."
 
 
-class Told(NamedTuple):
+class CallResult(NamedTuple):
     """Result of a call for the client."""
 
     text: str
@@ -65,17 +65,17 @@ class ServedEpisode:
         )
         self._state = _BEGIN
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Told:
+    def call(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         """Take a turn."""
         if name == self.reset_name:
             return self._reset(arguments)
         if self._state:
-            return Told(self._state.format(self.reset_name), failed=True)
+            return CallResult(self._state.format(self.reset_name), failed=True)
         if name != self.submit_name:
             return self._act(formats.get(self._format).render([formats.ParsedCall(name, dict(arguments))]))
         answer = arguments.get("answer")
         if not isinstance(answer, str):
-            return Told(f"wrong arguments for {name}: expected answer, a text", failed=True)
+            return CallResult(f"wrong arguments for {name}: expected answer, a text", failed=True)
         return self._act(answer)
 
     def close(self) -> None:
@@ -83,31 +83,33 @@ class ServedEpisode:
         release(self._playable)
         self._playable.close()
 
-    def _reset(self, arguments: Mapping[str, Any]) -> Told:
+    def _reset(self, arguments: Mapping[str, Any]) -> CallResult:
         limits = {"task": self._playable.task_count, "seed": 2**31}
         numbers: dict[str, int | None] = {}
         for name, limit in limits.items():
             value = numbers[name] = arguments.get(name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit):
-                return Told(f"{name} is {value!r:.80}; expected a whole number from 0 to {limit - 1}", failed=True)
+                return CallResult(
+                    f"{name} is {value!r:.80}; expected a whole number from 0 to {limit - 1}", failed=True
+                )
         release(self._playable)
-        _, start = drawn(None, numbers["seed"], numbers["task"], self._playable.task_count)
+        _, start = draw_start(None, numbers["seed"], numbers["task"], self._playable.task_count)
         self._state = ""
-        return self._heard(settle(self._playable, self._playable.open({None: start}, slots={}))[None])
+        return self._result(settle(self._playable, self._playable.open({None: start}, slots={}))[None])
 
-    def _act(self, text: str) -> Told:
-        return self._heard(settle(self._playable, self._playable.act(None, text))[None])
+    def _act(self, text: str) -> CallResult:
+        return self._result(settle(self._playable, self._playable.act(None, text))[None])
 
-    def _heard(self, event: Event) -> Told:
+    def _result(self, event: Event) -> CallResult:
         text = "\n\n".join(str(message.get("content") or "") for message in event.messages)
         if event.ending is None:
-            return Told(text, failed=text.startswith("Error: "))
+            return CallResult(text, failed=text.startswith("Error: "))
         self._state = _OVER
         if event.ending is Ending.BROKEN:
-            return Told(f"{text}\n\nThe episode broke and has no reward: {event.fault}".strip(), True, event)
+            return CallResult(f"{text}\n\nThe episode broke and has no reward: {event.fault}".strip(), True, event)
         parts = ", ".join(f"{name} {value:g}" for name, value in event.parts.items())
         over = f"The episode is over ({event.ending}): reward {event.reward:g} ({parts})"
-        return Told(f"{text}\n\n{over}".strip(), False, event)
+        return CallResult(f"{text}\n\n{over}".strip(), False, event)
 
 
 class ServedEnvironment:
@@ -162,7 +164,7 @@ class ServedEnvironment:
             episode.close()
         self._first.close()
 
-    async def _call(self, session: str, name: str, arguments: Mapping[str, Any]) -> Told:
+    async def _call(self, session: str, name: str, arguments: Mapping[str, Any]) -> CallResult:
         if session not in self._episodes:
             episode = ServedEpisode(self._make()) if self._episodes else self._first
             self._episodes[session] = (episode, asyncio.Lock())
@@ -172,7 +174,7 @@ class ServedEnvironment:
             try:
                 return await asyncio.to_thread(episode.call, name, arguments)
             except PalaestraError as error:  # An error of the environment; the client sees it.
-                return Told(str(error), failed=True)
+                return CallResult(str(error), failed=True)
             finally:
                 await self._drop_oldest()
 

@@ -4,14 +4,14 @@ Left out: how a game is played (`arena`).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.running.work import Pending
-from palaestra.episode import Start, Task
+from palaestra.episode import Ending, Event, Start, Task
 from palaestra.errors import UsageError
 
 _PAUSE = 0.005
@@ -36,6 +36,9 @@ class RunningGame:
     """Endings of its seats, until they are reported; empty while it runs."""
     began = 0.0
     """Time when its first seat was taken, if it waits for others; on the monotonic clock."""
+
+    env = ""
+    """Name by which the arena has machines of its environment."""
 
     def __init__(self, seat: Seat, slot: int, start: Start) -> None:
         self.slots, self.starts = {seat: slot}, {seat: start}
@@ -79,7 +82,7 @@ class WaitingGames:
         """Forget all tables that wait."""
         self._tables.clear()
 
-    def rest(self, full: bool, timeout: float | None) -> None:
+    def wait_for_seats(self, full: bool, timeout: float | None) -> None:
         """Sleep where nothing can come until a seat is begun. Raise a UsageError where no seat is free (`full`), or the
         timeout has passed."""
         tables = [table for tables in self._tables.values() for table in tables]
@@ -98,25 +101,27 @@ class WaitingGames:
 
 
 class ArenaSlots:
-    """Slots of an arena, with the state of each."""
+    """Slots of an arena, with the state of each, and the events that are ready for the caller."""
 
     _problems: Any = None
     """Source of the tasks by their numbers; None where tasks are known only when they are played."""
 
-    def __init__(self, name: str, seats: Sequence[Seat], slots: int, hint: str) -> None:
+    def __init__(self, name: str, seats: Sequence[Seat], slots: int, hint: str, timeout: float) -> None:
         if slots < len(seats):
             needed = f", one for each of {', '.join(map(str, seats))}" if len(seats) > 1 else ""
             raise UsageError(f"{name}: found {slots} slots; expected at least {len(seats)}{needed}")
         self.name, self._seats, self.hint = name, tuple(seats), hint
         self._alone = len(self._seats) == 1
-        self._tables: list[RunningGame | None] = [None] * slots
-        self._seat: list[Seat] = [None] * slots
         self._standing = [SlotState.FREE] * slots
+        self._ready: dict[int, Event] = {}
+        self._errors: list[Any] = []
+        """Errors of an author's code; `recv` raises them one by one."""
+        self._gathering = WaitingGames(name, self._seats, timeout)
 
     @property
     def slots(self) -> int:
         """Number of seats that can be taken at once."""
-        return len(self._tables)
+        return len(self._standing)
 
     @property
     def seats(self) -> tuple[str, ...]:
@@ -132,10 +137,29 @@ class ArenaSlots:
         """Return the task of that number; None for an environment that shows its tasks only as it plays them."""
         return None if self._problems is None else self._problems.task(task)
 
-    def _no_such_seat(self, seat: Seat) -> UsageError:
+    def _table(self, slot: int, start: Start) -> RunningGame:
+        """Return the table at which a start takes its seat: a new one, or one that waits for this seat."""
+        return RunningGame(start.seat, slot, start) if self._alone else self._gathering.seated(start.seat, slot, start)
+
+    def _report(self, outstanding: int, timeout: float | None) -> list[Event]:
+        """Return the ready events, in slot order; raise an author's error first, and keep all events then."""
+        if self._errors:
+            raise self._errors.pop(0)
+        if not self._ready and not outstanding and self._gathering and SlotState.ASKED not in self._standing:
+            self._gathering.wait_for_seats(SlotState.FREE not in self._standing, timeout)
+        ready, self._ready = self._ready, {}
+        events = [ready[slot] for slot in sorted(ready)]
+        standing, asked_standing, free = self._standing, SlotState.ASKED, SlotState.FREE
+        for event in events:
+            standing[event.slot] = asked_standing if event.ending is None else free
+        return events
+
+    def _require_seat(self, seat: Seat) -> None:
+        if seat in self._seats:
+            return
         if self._seats == (None,):
-            return UsageError(f"{self.name} has one seat; expected Start(seat=None), found seat={seat!r}")
-        return UsageError(
+            raise UsageError(f"{self.name} has one seat; expected Start(seat=None), found seat={seat!r}")
+        raise UsageError(
             f"{self.name} has no seat {seat!r}; expected Start(seat=) to be one of "
             f"{', '.join(map(repr, self._seats))}{self.hint}"
         )
@@ -146,8 +170,20 @@ class ArenaSlots:
         if self._standing[slot] is SlotState.CLOSED:
             raise UsageError(f"slot {slot} is {SlotState.CLOSED.value}")
 
-    def _require_asked(self, verb: str, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self._require_slot(slot)
-            if self._standing[slot] is not SlotState.ASKED:
-                raise UsageError(f"{verb}: slot {slot} is {self._standing[slot].value}")
+    def _require_asked(self, verb: str, slot: int) -> None:
+        self._require_slot(slot)
+        if self._standing[slot] is not SlotState.ASKED:
+            raise UsageError(f"{verb}: slot {slot} is {self._standing[slot].value}")
+
+    def _require_turns(self, actions: Mapping[int, str]) -> None:
+        standing, asked_standing, slots = self._standing, SlotState.ASKED, len(self._standing)
+        for slot, text in actions.items():
+            if not 0 <= slot < slots or standing[slot] is not asked_standing:
+                self._require_asked("send", slot)
+            if not isinstance(text, str):
+                raise UsageError(f"send: slot {slot} got {type(text).__name__}; expected str, the agent's whole turn")
+
+    def _require_finish(self, slot: int, ending: Ending) -> None:
+        self._require_asked("finish", slot)
+        if ending is Ending.ANSWERED:
+            raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with send")

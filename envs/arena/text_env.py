@@ -16,44 +16,30 @@ from gymnasium.utils import seeding
 
 from palaestra import formats
 from palaestra.envs.arena.driving import release, settle
-from palaestra.envs.arena.opening import made, require_tasks_file, spec_of
+from palaestra.envs.arena.opening import make_author
+from palaestra.envs.arena.single import MODES, SingleEpisode, require_author, require_begun
 from palaestra.envs.core import branches
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.branches import Snapshot
-from palaestra.envs.core.machine import Machine, MachineReply
+from palaestra.envs.core.machine import MachineReply
 from palaestra.envs.core.space import TEXT
 from palaestra.envs.core.transcript import fresh, joined, transcript
 from palaestra.episode import Attempt, Ending, Event, Start, Task
-from palaestra.errors import Broken, UsageError
-
-MODES = ["ansi", "human"]
+from palaestra.errors import UsageError
 
 
-class TextEnv(gymnasium.Env[str, str]):
+class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
     """One environment as a `gymnasium.Env`: observations are the new messages as text, actions the agent's turns."""
 
     metadata = {"render_modes": MODES, "render_fps": 1}  # noqa: RUF012  (Gymnasium declares it so)
     observation_space = TEXT
     action_space = TEXT
+    _spec: EnvSpec | None = None
 
     def __init__(self, author: ToolEnv, render_mode: str | None = None) -> None:
         """`author` is an object of an author's class; it is never changed."""
-        if render_mode is not None and render_mode not in MODES:
-            raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
         require_author("TextEnv", author)
-        require_tasks_file(author)
-        self.author, self.render_mode = author, render_mode
-        """`author` is the author's object; each episode gets a copy of it."""
-
-    _spec: EnvSpec | None = None
-    _machine: Machine | None = None
-
-    @property
-    def machine(self) -> Machine:
-        """Machine that plays its episodes; created at the first use, so that an idle environment is small."""
-        if self._machine is None:
-            self._machine = Machine(spec_of(self.author, self._spec.id if self._spec else ""))
-        return self._machine
+        SingleEpisode.__init__(self, author, render_mode)
 
     @property
     def spec(self) -> EnvSpec | None:
@@ -63,8 +49,10 @@ class TextEnv(gymnasium.Env[str, str]):
     @spec.setter
     def spec(self, value: EnvSpec | None) -> None:
         self._spec = value
-        if value is not None and self._machine is not None:
-            self._machine.spec.name = value.id
+        if value is not None:
+            self._id = value.id
+            if self._machine is not None:
+                self._machine.spec.name = value.id
 
     @property
     def problem(self) -> Task:
@@ -102,10 +90,8 @@ class TextEnv(gymnasium.Env[str, str]):
         check_options(options, ("task",))
         release(self.machine)
         task = (options or {}).get("task")
-        self.np_random, start = drawn(self._np_random, seed, task, len(self.tasks))
-        event = self._settled(self.machine.open({None: start}))
-        if event.ending is not None:
-            raise Broken(event.fault)
+        self.np_random, start = draw_start(self._np_random, seed, task, len(self.tasks))
+        event = require_begun(settle(self.machine, self.machine.open({None: start})))[None]
         if self.render_mode == "human":
             print(transcript(event.messages), flush=True)
         return joined(event.messages), self._info(event, opening=True)
@@ -125,18 +111,9 @@ class TextEnv(gymnasium.Env[str, str]):
         state = None if self._machine is None else self._machine.state
         return "" if state is None else transcript(state.seats[None].messages)
 
-    def close(self) -> None:
-        """Drop the running episode and release the toolkits."""
-        if self._machine is not None:
-            release(self._machine)
-
     def call(self, tool_name: str, /, **arguments: Any) -> str:
         """Return the text of a call, for stepping by hand; wrapped, use `env.unwrapped.call("search", query="x")`."""
         return formats.get(self.author.format).render([formats.ParsedCall(tool_name, arguments)])
-
-    def snapshot(self) -> Snapshot:
-        """Return a snapshot of the running episode; raise a UsageError if one of the toolkits does not support it."""
-        return branches.take(self.machine)
 
     def restore(self, snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
         """Restore a snapshot, continue exactly from there, and return what `reset` does."""
@@ -144,37 +121,11 @@ class TextEnv(gymnasium.Env[str, str]):
         event = branches.put(self.machine, snapshot)[None]
         return joined(event.messages), self._info(event, opening=True)
 
-    def fork(self, count: int, *, own_noise: bool = True) -> list["TextEnv"]:
-        """Return `count` environments in the present state of this one, which is left as it is.
-
-        Each gets its own seed, drawn from the episode's generator, its turn and the child's index, so that branches
-        differ and forking again repeats them. With `own_noise=False` they all continue exactly as this one.
-        """
-        children = []
-        for machine in branches.fork(self.machine, count, own_noise):
-            child: TextEnv = object.__new__(type(self))
-            vars(child).update(vars(self), _machine=machine)
-            children.append(child)
-        return children
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickle: the author's object and a snapshot; tools and machine are created again."""
-        state = {name: value for name, value in vars(self).items() if name != "_machine"}
-        return {**state, "episode": self.snapshot() if self._machine is not None and self.is_open else None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        episode: Snapshot | None = state.pop("episode")
-        vars(self).update(state)
-        if episode is not None:
-            branches.put(self.machine, episode)
-
-    # Inside.
-
-    def _settled(self, reply: MachineReply) -> Event:
-        return settle(self.machine, reply)[None]
+    def _forked(self, index: int, own_noise: bool) -> None:
+        pass  # The generator that draws its next tasks is shared on purpose.
 
     def _taken(self, reply: MachineReply, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        event = self._settled(reply)
+        event = settle(self.machine, reply)[None]
         if self.render_mode == "human":
             messages = [{"role": "assistant", "content": text}, *event.messages]
             result = event.fault or f"reward {event.reward}"
@@ -201,15 +152,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return info
 
 
-def require_author(face: str, author: Any) -> None:
-    """Refuse a value that is not an object of an author's class, and games."""
-    if not isinstance(author, ToolEnv):
-        raise UsageError(f"{face}({author!r:.80}); expected an object of a ToolEnv class, such as {face}(Boxes())")
-    if author.seats:
-        raise UsageError(f"{type(author).__name__} is a game of several seats; pettingzoo.make gives its faces")
-
-
-def drawn(
+def draw_start(
     random: np.random.Generator | None, seed: int | None, task: int | None, task_count: int
 ) -> tuple[np.random.Generator, Start]:
     """Return the generator and the start of `reset`; a task or seed of None is drawn from the generator."""
@@ -219,18 +162,18 @@ def drawn(
     return random, Start(index, int(random.integers(2**31)) if seed is None else int(seed))
 
 
-def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
+def check_options(options: Mapping[str, Any] | None, names: Sequence[str]) -> None:
     """Refuse an unknown key of `reset(options=)`."""
     for name in options or ():
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
-            hint = f"is {close[0]!r} meant?" if close else f"expected {' or '.join(map(repr, known))}"
+        if name not in names:
+            close = get_close_matches(str(name), names, n=1)
+            hint = f"is {close[0]!r} meant?" if close else f"expected {' or '.join(map(repr, names))}"
             raise UsageError(f"reset: options has no {name!r}; {hint}")
 
 
 def open_text_env(entry_point: str, render_mode: str | None = None, **options: Any) -> TextEnv:
     """Create the environment for `gymnasium.make`, for an id of `palaestra.register`."""
-    return TextEnv(made(entry_point, options), render_mode)
+    return TextEnv(make_author(entry_point, options), render_mode)
 
 
 open_text_env.metadata = TextEnv.metadata  # type: ignore[attr-defined]  # Gymnasium asks the creator for render modes.

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from palaestra import formats
 from palaestra.envs.arena.arena import LocalArena
-from palaestra.envs.arena.opening import made, spec_of
-from palaestra.envs.arena.text_env import TextEnv, check_options, drawn, require_author
+from palaestra.envs.arena.opening import make_author, spec_of
+from palaestra.envs.arena.single import require_author
+from palaestra.envs.arena.text_env import TextEnv, check_options, draw_start
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.space import TEXT
@@ -46,7 +47,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         self.num_envs = num_envs
         self._author = spec_of(author, env_id)
         LocalArena.__init__(
-            self, lambda: Machine(self._author), num_envs, name=self._author.name, ordered=ordered,
+            self, {"": lambda: Machine(self._author)}, num_envs, name=self._author.name, ordered=ordered,
             max_workers=max_workers,
         )  # fmt: skip
         self.render_mode = render_mode
@@ -55,7 +56,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         self.observation_space = self.action_space = TupleSpace([TEXT] * num_envs)
         self._random: list[np.random.Generator | None] = [None] * num_envs
         self._turns = [0] * num_envs
-        self._said: list[list[Message]] = [[] for _ in range(num_envs)]
+        self._transcripts: list[list[Message]] = [[] for _ in range(num_envs)]
         """Messages of each slot, for "ansi"."""
         self.closed = False
 
@@ -68,7 +69,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
     def spec(self, value: EnvSpec | None) -> None:
         self._spec = value
         if value is not None:
-            self.name = self._inbox.env_id = self._author.name = value.id
+            self.name = self._jobs.inbox.env_id = self._author.name = value.id
 
     _spec: EnvSpec | None = None
 
@@ -98,10 +99,10 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
                 raise UsageError(f"reset: {name} has {len(entries)} entries; expected one per slot, {self.num_envs}")
         chosen = [slot for slot in range(self.num_envs) if mask is None or mask[slot]]
         for slot in chosen:
-            seeded, start = drawn(
+            seeded, start = draw_start(
                 self._random[slot], seeds[slot], None if tasks is None else tasks[slot], self.task_count
             )
-            self._random[slot], self._turns[slot], self._said[slot] = seeded, 0, []
+            self._random[slot], self._turns[slot], self._transcripts[slot] = seeded, 0, []
             self.begin(slot, start)
         events = self._receive(chosen)
         for event in events:
@@ -120,7 +121,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         for slot, action in turns_by_slot.items():
             self._turns[slot] += 1
             if self.render_mode == "ansi":
-                self._said[slot].append({"role": "assistant", "content": action})
+                self._transcripts[slot].append({"role": "assistant", "content": action})
         events = self._receive(turns_by_slot)
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
@@ -136,7 +137,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
 
     def render(self) -> tuple[Any, ...] | None:
         """Return the transcripts of all slots, for "ansi"."""
-        return tuple(map(transcript, self._said)) if self.render_mode == "ansi" else None
+        return tuple(map(transcript, self._transcripts)) if self.render_mode == "ansi" else None
 
     def _receive(self, slots: Iterable[int]) -> list[Event]:
         """Return the events of all these slots, in ascending order."""
@@ -154,7 +155,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
             if event.messages:
                 texts[event.slot] = joined(event.messages)
                 if self.render_mode == "ansi":
-                    self._said[event.slot] += event.messages
+                    self._transcripts[event.slot] += event.messages
         return tuple(texts)
 
     def _infos(self, events: list[Event], opening: bool = False) -> dict[str, Any]:
@@ -181,4 +182,4 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
 def open_vector(entry_point: str, num_envs: int = 1, **options: Any) -> ToolVectorEnv:
     """Create the environment for `gymnasium.make_vec`, for an id of `palaestra.register`."""
     vector_options = {name: options.pop(name) for name in ("ordered", "max_workers", "render_mode") if name in options}
-    return ToolVectorEnv(made(entry_point, options), num_envs, **vector_options)
+    return ToolVectorEnv(make_author(entry_point, options), num_envs, **vector_options)

@@ -15,7 +15,7 @@ from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from palaestra.authorship import foreign_line
-from palaestra.envs.arena.opening import made
+from palaestra.envs.arena.opening import make_author
 from palaestra.envs.checks.findings import Skipped
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.course import Course, Finished
@@ -48,7 +48,7 @@ def recorded(env_id: str, seat: Seat, event: Event, state: EpisodeState) -> dict
     episode = Episode(start, event.attempt, (), event.ending, event.reward, event.parts, event.fault)
     return {
         "line": to_line(Record(env_id, episode)).decode("utf-8", "surrogatepass"),
-        "said": to_plain(course.said if course else []),
+        "said": to_plain([past.replies for past in course.rounds if past.replies] if course else []),
         "worlds": to_plain(course.worlds if course else []),
     }
 
@@ -76,7 +76,7 @@ def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
     record = from_line(episode["line"].encode("utf-8", "surrogatepass")).episode
     try:
         if type(author).reward is ToolEnv.reward:
-            returned = _told_again(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
+            returned = _replayed(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
         else:
             returned = _judged(author, record)
         part_names = list(returned) if isinstance(returned, Mapping) else ["success"]
@@ -98,7 +98,7 @@ def _judged(author: ToolEnv, record: Episode) -> Any:
     return asyncio.run(waited()) if isawaitable(reward) else reward
 
 
-def _told_again(author: ToolEnv, record: Episode, said: Sequence[Any], worlds: Sequence[Any]) -> Any:
+def _replayed(author: ToolEnv, record: Episode, said: Sequence[Any], worlds: Sequence[Any]) -> Any:
     start, task = record.start, record.attempt.task
     course = Course(episode_of(author, task, start.seed), task, start.seed, start.task)
     try:
@@ -116,7 +116,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     request = json.load(sys.stdin)
-    author = made(request["entry_point"], from_plain(request["options"]))
+    author = make_author(request["entry_point"], from_plain(request["options"]))
     with out:
         json.dump([_again(author, episode)._asdict() for episode in request["episodes"]], out)
 

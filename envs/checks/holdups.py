@@ -10,13 +10,12 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from palaestra.envs.checks.blocking import BLOCKED_SECONDS, blocking_line
 from palaestra.envs.checks.cheats import arguments
 from palaestra.envs.checks.findings import Groundless, Unmet, require
 from palaestra.envs.checks.trials import Chair, Subject
-from palaestra.envs.core.slow_tools import ADVICE, SLOW_SECONDS
 from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import mode_of
+from palaestra.envs.running.holdups import ADVICE, HELD_SECONDS, blocking_line
 from palaestra.envs.running.work import WorkMode
 from palaestra.errors import Broken, ToolError
 
@@ -49,7 +48,7 @@ def _require_running(chair: Chair, subject: Subject) -> None:
             for tool_arguments in (earnest.get(name), arguments(tool.schema)):
                 if tool_arguments is not None:
                     _require_quick_tool(chair, name, tool_arguments)
-    kits = [kit for _, kit in chair.machine.kits.made or ()]
+    kits = [kit for _, kit in chair.machine.kits.instances or ()]
     if kits and all(mode_of(kit, "start") is WorkMode.INLINE for kit in kits):
         _require_quick(
             "the start of its toolkits",
@@ -57,7 +56,7 @@ def _require_running(chair: Chair, subject: Subject) -> None:
             "toolkits with plain tools alone start and close in place, without a deadline; where one has an async "
             "tool, or one with @tool(blocking=True), they start beside the others, within deadlines['start']",
         )
-    if chair.spec.judged and chair.begin().ending is None:
+    if chair.spec.has_reward and chair.begin().ending is None:
         for answer in (None, str(chair.problem.answer)):
             _require_reward(chair, answer)
 
@@ -70,7 +69,7 @@ def _require_quick_tool(chair: Chair, name: str, given: Mapping[str, Any]) -> No
         assert chair.machine.state is not None
         return sum(call.seconds for call in chair.machine.state.seats[chair.seat].calls)
 
-    _require_less(f"the plain tool {name!r}", seconds, SLOW_SECONDS, f" for {str(dict(given))[:80]}, {ADVICE}")
+    _require_less(f"the plain tool {name!r}", seconds, HELD_SECONDS, f" for {str(dict(given))[:80]}, {ADVICE}")
 
 
 def _require_awaiting(chair: Chair, tool: Tool) -> None:
@@ -127,7 +126,7 @@ def _require_free(what: str, coroutine: Any, owner: type, instead: str) -> None:
     line = blocking_line(coroutine, inspect.getfile(owner), LOOP_SECONDS)
     require(
         not line,
-        f"{what} blocked the event loop for more than {BLOCKED_SECONDS:g} s ({line}), and every other episode with it; "
+        f"{what} blocked the event loop for more than {HELD_SECONDS:g} s ({line}), and every other episode with it; "
         f"await what waits there, or use {instead}",
         Groundless,
     )

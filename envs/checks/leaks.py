@@ -29,7 +29,7 @@ def living(machine: Machine) -> Left:
     """Return all values that outlive the episode that has just begun."""
     author = machine.spec.author
     values_by_name: dict[str, tuple[str, str]] = {}
-    kits = list({type(kit).__name__: kit for _, kit in machine.kits.made or ()}.values())
+    kits = list({type(kit).__name__: kit for _, kit in machine.kits.instances or ()}.values())
     owners: list[tuple[Any, str, str]] = [
         (author, "self", f"it was made in __init__, which runs once for all episodes: {_FIRST_TOOL}")
     ]

@@ -81,7 +81,7 @@ def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
 def unanswered_episodes_are_scored(subject: Subject) -> None:
     """Require that the reward scores an episode that was cut off or ran out of turns, and pays it no success."""
     for chair in subject.chairs():
-        hint = "; see forfeit" if chair.of and not chair.spec.judged else ""
+        hint = "; see forfeit" if chair.of and not chair.spec.has_reward else ""
         for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
             if chair.begin().ending is None:
                 rate = _unanswered(partial(chair.leave, ending, "I was about to")).parts.get("success", 0.0)

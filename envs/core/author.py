@@ -42,20 +42,20 @@ class ToolEnv:
     """Turns of the agent; without an answer in the last one the episode ends at TURN_LIMIT. In a game: of a seat, in a
     row."""
     max_turn_calls: int = 16
-    """Calls that are run in one turn; the agent is told how many were not."""
+    """Most calls that are run in one turn; the agent is told how many were not."""
     max_result_chars: int = 4096
     """A tool's reply is cut to this, head and tail."""
     max_kept_chars: int = 65_536
     """Of a reply that is longer, so many characters are kept for the reward and in the record, as `Call.result`. An
     answer that a call gives is cut to this too."""
     system: str | Mapping[str, str] = ""
-    """What the agent is told before anything else; in a game, by seat."""
+    """System message of the agent; in a game, by seat."""
     format: str = formats.DEFAULT
-    """In which dialect calls are read. A class that names one has chosen; otherwise whoever opens it may."""
+    """Name of the format in which calls are read. A class that names one has chosen; otherwise whoever opens it may."""
     parts: Mapping[str, RewardPart] = {"success": RewardPart()}
-    """What the reward consists of: a weight and a range for each part."""
+    """Parts of the reward, by name: a weight and a range for each."""
     toolkits: Sequence[Callable[[], Toolkit]] = ()
-    """What makes the toolkits of an episode: their classes, or functions without arguments."""
+    """Makers of the toolkits of an episode: their classes, or functions without arguments."""
     deadlines: Mapping[str, float] = {}
     """Seconds for what may wait: `start` of a toolkit (60), an `async def reward` (60), `final` and `close` of a
     toolkit (10). Passing them ends the episode BROKEN, except for `close`."""
@@ -64,14 +64,14 @@ class ToolEnv:
     ceiling: float | Mapping[str, float] | None = None
     """The most reward that an attempt without success may get, for `check`; None where `parts` say enough."""
     seats: tuple[str, ...] = ()
-    """Who plays, in a game of several; PettingZoo likes names such as solver_0."""
+    """Names of the seats of a game; PettingZoo likes names such as solver_0."""
     seat_tools: Mapping[str, Sequence[str]] = {}
-    """Which seat may call which tools; a seat that is not named has none."""
+    """Names of the tools that each seat of a game may call; a seat that is not named has none."""
 
     problem: Task
     """The task of this episode, for tools."""
     split: str = "train"
-    """Which tasks are played."""
+    """Split whose tasks are played."""
     _tools: ClassVar[dict[str, Tool]] = {}
     _seed: int | None = None
     _rng: np.random.Generator | None = None
@@ -104,11 +104,11 @@ class ToolEnv:
         raise EnvironmentDefect(f"{type(self).__name__} has no problems: write task(self, rng) or task_set(split)")
 
     def task_set(self, split: str) -> Sequence[Task]:
-        """The problems of a split; override it for fixed data."""
+        """Return the problems of a split; override it for fixed data."""
         return ProceduralTasks(self.task, type(self).__qualname__, split)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """The problems in a file, for environments that know the columns it was published with; None for any other."""
+        """Return the problems in a file with columns that the environment knows; None for any other file."""
         return None
 
     def reward(self, attempt: Attempt) -> RewardResult | Awaitable[RewardResult]:
@@ -138,7 +138,7 @@ class ToolEnv:
         return {}
 
     def explain(self, attempt: Attempt) -> str | Awaitable[str]:
-        """What a person who asks for a reward is told beside its parts; by default what a declared object has to say.
+        """Return what a person reads beside the parts of a reward; by default the explanation of a declared object.
 
         `palaestra play` alone calls it: it may run a grader again, may be an `async def` like `reward`, and may name
         what no agent must see, since no observation, info or record holds it.

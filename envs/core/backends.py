@@ -61,9 +61,9 @@ class Backends(Generic[ServiceT]):
                 atexit.register(opened.close)
             return self._shared[key]
 
-    def _check_options(self, backend: str, made: type[ServiceT], options: Mapping[str, Any]) -> None:
+    def _check_options(self, backend: str, service_class: type[ServiceT], options: Mapping[str, Any]) -> None:
         """Check the names of options only. The backend itself checks their values."""
-        parameters = inspect.signature(made).parameters.values()
+        parameters = inspect.signature(service_class).parameters.values()
         parameters_by_name = {
             entry.name: entry for entry in parameters if entry.kind not in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD)
         }

@@ -59,7 +59,7 @@ def take(machine: Machine) -> Snapshot:
         raise UsageError(f"snapshot: no episode of {name} runs; call reset (or open) first")
     if state.out:
         raise UsageError("snapshot in the middle of a turn; take it before a turn or after its results")
-    kits = [kit for _, kit in machine.kits.made or ()]
+    kits = [kit for _, kit in machine.kits.instances or ()]
     _require_snapshots(name, kits)
     changed = _changed(machine, state)
     stand_ins = tuple(_StandIn() for _ in (state.play, *kits))
@@ -73,7 +73,7 @@ def take(machine: Machine) -> Snapshot:
     except Exception as error:
         raise UsageError(_culprit(name, changed, kits, states, memo, error)) from error
     seats = {seat: original.copied() for seat, original in state.seats.items()}
-    course = None if state.course is None else state.course.kept()
+    course = None if state.course is None else state.course.record()
     return Snapshot(type(machine.spec.author), state.problem, state.seed, seats, course, copied, stand_ins)
 
 
@@ -86,7 +86,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
     course = None
     if snapshot.course is not None:
         start = next(iter(snapshot.seats.values())).start
-        course = snapshot.course.told_again(play, snapshot.seed, start.task)
+        course = snapshot.course.replayed(play, snapshot.seed, start.task)
     try:
         kits = [kit for _, kit in machine.kits.make()]
         memo: dict[int, Any] = {
@@ -97,13 +97,13 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         for kit, state in zip(kits, states, strict=True):
             kit.restore(state)
     except Exception as error:  # As at the start of an episode: the agent is not to blame, since it has not acted yet.
-        machine.give_kits_up(in_use=False)
+        machine.aside += machine.kits.give_up(in_use=False)
         raise Broken(f"{machine.spec.name}: the snapshot was not restored: {type(error).__name__}: {error}") from error
     vars(play).update(changed)
     seats = {seat: original.copied() for seat, original in snapshot.seats.items()}
-    machine.state = EpisodeState(snapshot.problem, snapshot.seed, play, seats)
+    machine.state = EpisodeState(machine.spec.name, snapshot.problem, snapshot.seed, play, seats)
     machine.state.course, machine.state.owners = course, machine.kits.owners()
-    return machine.asked
+    return machine.pending_events
 
 
 def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:

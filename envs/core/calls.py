@@ -14,8 +14,8 @@ from types import CoroutineType
 from typing import Any
 
 from palaestra.envs.core.result import Done
-from palaestra.envs.core.slow_tools import SLOW_SECONDS, note
 from palaestra.envs.core.tool import Tool, make
+from palaestra.envs.running.holdups import HELD_SECONDS, note_slow
 from palaestra.envs.running.process_child import main_file, module_of
 from palaestra.envs.running.work import InProcess, Work, WorkMode
 from palaestra.episode import Call, Status
@@ -64,67 +64,72 @@ class Prepared:
             run = partial(getattr(self.owner, tool.attribute), **self.values)
         return Work(tool.name, run, tool.conditions, self.arguments)
 
+    def run_in_place(self) -> Call:
+        """Run the call in this thread, and return its record."""
+        error, value, started = None, None, time.perf_counter()
+        try:
+            value = getattr(self.owner, self.tool.attribute)(**self.values)
+            if type(value) is CoroutineType:  # A toolkit declared that its async tools never wait (`tool.in_place`).
+                value = _run_without_waiting(value)
+        except (Exception, SystemExit) as tool_error:
+            error = tool_error
+        seconds = time.perf_counter() - started
+        if seconds > HELD_SECONDS:  # It delays all other episodes.
+            note_slow(self.tool.name, type(self.owner).__name__, seconds)
+        return self.succeeded(value, seconds) if error is None else self.failed(error, seconds)
+
     def call(self, work: Work) -> Call:
         """Return the record of the call, from the outcome of its job."""
-        about = (self.tool, self.owner, self.arguments, self.written)
         if work.error is not None:
-            return failed(*about, work.error, work.seconds)
+            return self.failed(work.error, work.seconds)
         if self.tool.conditions.mode is WorkMode.PROCESS:
             status, text, answer, seconds = work.value
             return Call(self.tool.name, self.arguments, text, Status(status), seconds, self.written, answer)
-        return answered(*about, work.value, work.seconds)
+        return self.succeeded(work.value, work.seconds)
+
+    def succeeded(self, value: Any, seconds: float) -> Call:
+        """Return the record of the call from the tool's result; a Done ends the episode."""
+        tool, answer = self.tool, None
+        if type(value) is not str or tool.terminal:
+            try:
+                value = tool.text(value)
+            except EnvironmentDefect:
+                raise
+            except Exception as error:  # The result has no text: its __str__ raised.
+                return self.failed(error, seconds)
+            answer, value = (value.answer if isinstance(value, Done) else None), str(value)
+        return Call(tool.name, self.arguments, value, Status.OK, seconds, self.written, answer)
+
+    def failed(self, error: BaseException, seconds: float) -> Call:
+        """Return the record of a call that raised. Only `Broken` gives BROKEN: an agent may crash a tool on purpose."""
+        name, status = self.tool.name, Status.TOOL_ERROR
+        try:
+            message = str(error)
+        except Exception:  # The __str__ of an author's exception may raise too.
+            message = ""
+        if isinstance(error, Broken):
+            status, message = Status.BROKEN, f"{name}: {message}"
+        elif isinstance(error, ToolError):
+            message = f"Error: {message}"
+        else:
+            kind = type(error).__name__
+            message = f"Error: {kind}: {message}" if message else f"Error: {kind}"
+            key = (type(self.owner).__name__, name, kind)
+            if key not in _logged:
+                _logged.add(key)
+                log.warning("tool %s.%s raised %s (shown to the agent; logged once)", *key, exc_info=error)
+        return Call(name, self.arguments, message, status, seconds, self.written)
 
 
-def answered(
-    tool: Tool, owner: Any, arguments: Mapping[str, Any], written: Mapping[str, Any] | None, value: Any, seconds: float
-) -> Call:
-    """Return the record of a call from the tool's result; a Done ends the episode."""
-    if type(value) is str and not tool.terminal:
-        return Call(tool.name, arguments, value, Status.OK, seconds, written)
-    try:
-        value = tool.text(value)
-    except EnvironmentDefect:
-        raise
-    except Exception as error:  # The result has no text: its __str__ raised.
-        return failed(tool, owner, arguments, written, error, seconds)
-    answer = value.answer if isinstance(value, Done) else None
-    return Call(tool.name, arguments, str(value), Status.OK, seconds, written, answer)
-
-
-def failed(
-    tool: Tool,
-    owner: Any,
-    arguments: Mapping[str, Any],
-    written: Mapping[str, Any] | None,
-    error: BaseException,
-    seconds: float,
-) -> Call:
-    """Return the record of a call that raised. Only `Broken` gives BROKEN: an agent may crash a tool on purpose."""
-    name = tool.name
-    if isinstance(error, Broken):
-        return Call(name, arguments, f"{name}: {error}", Status.BROKEN, seconds, written)
-    try:
-        message = str(error)
-    except Exception:  # The __str__ of an author's exception may raise too.
-        message = ""
-    if not isinstance(error, ToolError):
-        kind = type(error).__name__
-        message = f"{kind}: {message}" if message else kind
-        key = (type(owner).__name__, name, kind)
-        if key not in _logged:
-            _logged.add(key)
-            log.warning("tool %s.%s raised %s (shown to the agent; logged once)", *key, exc_info=error)
-    return Call(name, arguments, f"Error: {message}", Status.TOOL_ERROR, seconds, written)
-
-
-def shown(call: Call, room: int, kept: int) -> Call:
-    """Return a call as it is recorded: its text as the agent sees it, and up to `kept` characters for the reward."""
-    text, whole = clip(call.text, room), call.text
+def clip_call(call: Call, max_shown: int, max_recorded: int) -> Call:
+    """Return a call as it is recorded: its text as the agent sees it, and up to `max_recorded` characters of it for the
+    reward."""
+    text = call.text
     return replace(
         call,
-        text=text,
-        result=clip(whole, kept) if len(whole) > room and kept > room else call.result,
-        answer=None if call.answer is None else clip(call.answer, max(room, kept)),
+        text=clip(text, max_shown),
+        result=clip(text, max_recorded) if len(text) > max_shown and max_recorded > max_shown else call.result,
+        answer=None if call.answer is None else clip(call.answer, max(max_shown, max_recorded)),
     )
 
 
@@ -157,35 +162,18 @@ def prepare(
         return refused(name, written, str(error))
     except Exception as error:  # An author's own validator may raise anything.
         return refused(name, written, f"wrong arguments for {name}: {type(error).__name__}")
-    differs = None if arguments is written else written
-    if not eager or tool.conditions.mode is not WorkMode.INLINE:
-        return Prepared(tool, owner, values, arguments, differs)
-    started = time.perf_counter()
-    try:
-        value = getattr(owner, tool.attribute)(**values)
-        if type(value) is CoroutineType:  # A toolkit declared that its async tools never wait (`tool.in_place`).
-            value = _at_once(value)
-    except (Exception, SystemExit) as error:
-        return failed(tool, owner, arguments, differs, error, _took(tool, owner, started))
-    return answered(tool, owner, arguments, differs, value, _took(tool, owner, started))
+    prepared = Prepared(tool, owner, values, arguments, None if arguments is written else written)
+    return prepared.run_in_place() if eager and tool.conditions.mode is WorkMode.INLINE else prepared
 
 
-def _at_once(run: Any) -> Any:
+def _run_without_waiting(coroutine: Any) -> Any:
     """Return the result of an `async def` that never waits."""
     try:
-        run.send(None)
+        coroutine.send(None)
     except StopIteration as done:
         return done.value
-    run.close()
+    coroutine.close()
     raise Broken("it waits, though its toolkit says that it never does")
-
-
-def _took(tool: Tool, owner: Any, begun: float) -> float:
-    """Return the seconds since `begun`; log a tool that delays all other episodes."""
-    seconds = time.perf_counter() - begun
-    if seconds > SLOW_SECONDS:
-        note(tool.name, type(owner).__name__, seconds)
-    return seconds
 
 
 def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
@@ -193,13 +181,16 @@ def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
     function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
     tool = make(function, data["attribute"], data["owner"])
     values = tool.validate(data["arguments"])
+    prepared = Prepared(tool, None, values, data["arguments"], None)
     work = Work(tool.name, partial(function, None, **values), tool.conditions)
 
     def begin(seconds: float) -> Sequence[Any]:
-        work.begun = time.monotonic()
+        work.started_at = time.monotonic()
         work.perform()
-        make_call: Any = failed if work.error else answered
-        call = make_call(tool, None, data["arguments"], None, work.error or work.value, work.seconds)
+        if work.error is None:
+            call = prepared.succeeded(work.value, work.seconds)
+        else:
+            call = prepared.failed(work.error, work.seconds)
         return [call.status, clip(call.text, _MAX_TEXT), call.answer, work.seconds]
 
     return begin

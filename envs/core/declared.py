@@ -3,7 +3,7 @@
 Left out: reward parts (`scoring`), tools (`tool`), and attributes that are not settings (`envs.checks.settings`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from palaestra import formats
 from palaestra.envs.core.scoring import check_declared, is_number
 from palaestra.envs.core.tasks import check_split
+from palaestra.envs.core.tool import check_attributes
 from palaestra.envs.core.toolkit import Toolkit, check_toolkits, merge
 from palaestra.errors import EnvironmentDefect, UsageError
 
@@ -19,15 +20,12 @@ WHOLE = "all"
 DEADLINES: Mapping[str, float] = {"start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0}
 """Default timeouts, in seconds."""
 
-_DEADLINES_WERE = ("start_timeout", "reward_timeout", "close_timeout")
+_BY_SEAT = ("system", "seat_tools", "chance", "ceiling")
+"""Values that a game declares by seat."""
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
 
 
 def _are_deadlines(value: Any) -> bool:
@@ -37,40 +35,21 @@ def _are_deadlines(value: Any) -> bool:
 
 
 _COUNT = (_is_count, "at least 1, a whole number")
-_DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_turns": (_is_count, "at least 1, a whole number: an answer takes a turn"),
     "max_turn_calls": _COUNT,
     "max_result_chars": _COUNT,
     "max_kept_chars": _COUNT,
-    "format": (lambda value: isinstance(value, str), "the name of a format"),
     "deadlines": (_are_deadlines, f"seconds above 0 by name, of {', '.join(DEADLINES)}: {{'reward': 300}}"),
-    "seats": (_are_names, "a tuple of names: ('solver_0', 'critic_0')"),
-}
-"""Check of each declared value, with the expected value in words."""
-_BY_SEAT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "system": (lambda value: isinstance(value, str), 'a text; "" for none'),
-    "seat_tools": (_are_names, "a tuple of tools' names"),
     "chance": (lambda value: is_number(value) and 0 <= value <= 1, "what guessing succeeds in, from 0 to 1"),
     "ceiling": (lambda value: value is None or is_number(value), "a finite number, or None"),
 }
-"""The same for values that may be declared by seat."""
+"""Check of each declared value, with the expected value in words."""
 
 
 def check_class(cls: Any, base: type) -> None:
     """Refuse a class with invalid declarations; `base` is ToolEnv."""
-    reserved = {
-        name for ancestor in base.__mro__ for name in (*vars(ancestor), *vars(ancestor).get("__annotations__", ()))
-    }
-    for tool in cls._tools.values():
-        if tool.attribute in reserved:
-            raise EnvironmentDefect(
-                f"{cls.__name__}.{tool.attribute} is a tool but replaces ToolEnv.{tool.attribute}; "
-                f"rename the method and keep the agent's name with @tool(name={tool.name!r})"
-            )
-    for name in _DEADLINES_WERE:
-        if name in vars(cls):
-            what = name.partition("_")[0]
-            raise EnvironmentDefect(f"{cls.__name__}.{name} is read no more; write deadlines = {{{what!r}: seconds}}")
+    check_attributes(cls, cls._tools, base)
     check_declared(cls.__name__, cls.parts)
     check_values(cls)
     formats.get(cls.format)
@@ -82,21 +61,22 @@ def check_class(cls: Any, base: type) -> None:
 def check_values(owner: Any) -> None:
     """Refuse a class, or one of its instances, with invalid values."""
     kind: Any = owner if isinstance(owner, type) else type(owner)
-    for name, (holds, expected) in {**_DECLARED, **_BY_SEAT}.items():
-        # Its value depends on the options, and may be slow to compute.
+    for name in (*_RULES, *_BY_SEAT):
+        # The value of a property depends on the options, and may be slow to compute.
         if isinstance(getattr(kind, name), property | cached_property):
             continue
-        value = getattr(owner, name)
-        if name in _BY_SEAT and isinstance(value, Mapping):
-            wrong = next(
-                ((f"{name}[{seat!r}]", seat_value) for seat, seat_value in value.items() if not holds(seat_value)), None
-            )
-        elif name == "seat_tools" or (name in _BY_SEAT and kind.seats and value):
-            expected, wrong = f"{expected} for each seat: {{seat: ...}}", (name, value)
-        else:
-            wrong = None if holds(value) else (name, value)
-        if wrong is not None:
-            raise EnvironmentDefect(f"{kind.__name__}.{wrong[0]} is {wrong[1]!r:.100}; expected {expected}")
+        value, by_seat = getattr(owner, name), name in _BY_SEAT
+        if by_seat and kind.seats and value and not isinstance(value, Mapping):
+            raise EnvironmentDefect(f"{kind.__name__}.{name} is {value!r:.100}; expected it by seat: {{seat: ...}}")
+        if name not in _RULES:
+            continue
+        holds, expected = _RULES[name]
+        values = {name: value}
+        if by_seat and isinstance(value, Mapping):
+            values = {f"{name}[{seat!r}]": seat_value for seat, seat_value in value.items()}
+        for label, declared in values.items():
+            if not holds(declared):
+                raise EnvironmentDefect(f"{kind.__name__}.{label} is {declared!r:.100}; expected {expected}")
 
 
 def check_split_of(split: str, tasks: Any) -> None:

@@ -11,15 +11,17 @@ from typing import Any
 
 from palaestra.envs.core.scoring import score
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import NOTHING, EpisodeState, Events, Seat
+from palaestra.envs.core.state import EpisodeState, Events, Seat
 from palaestra.envs.running.work import Work, WorkMode
-from palaestra.episode import Attempt, Ending, Event
+from palaestra.episode import Attempt, Ending
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
 from palaestra.plain import from_plain, to_plain
 
 ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
 UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
 """Endings of an environment with one seat."""
+Takers = Sequence[tuple[Seat, Any]]
+"""Objects that declare a final state, each with its seat; None where all seats share it."""
 JudgedSeat = tuple[Seat, Attempt, Any]
 """A seat, its attempt, and its reward or the Work that computes the reward."""
 
@@ -35,7 +37,7 @@ def stopped(
     spec: Spec, state: EpisodeState, ending: Ending, culprit: Seat, fault: str
 ) -> dict[Seat, tuple[Ending, str]]:
     """Return every seat's ending where one could not continue; a game's `forfeit` gives the rewards."""
-    if not spec.solo and not spec.judged:
+    if not spec.solo and not spec.has_reward:
         forfeit = state.play.forfeit(culprit) if culprit is not None else {}
         state.returned = {seat: forfeit.get(str(seat), {"success": 0.0}) for seat in state.seats}
     return {seat: blame(seat, culprit, ending, fault) for seat in state.seats}
@@ -43,7 +45,7 @@ def stopped(
 
 def finished(spec: Spec, state: EpisodeState, returned: Any) -> dict[Seat, tuple[Ending, str]]:
     """Return every seat's ending after the rounds of a game are over; the rounds return the rewards."""
-    if not spec.judged:
+    if not spec.has_reward:
         if not isinstance(returned, Mapping) or set(returned) != set(state.seats):
             raise EnvironmentDefect(
                 f"{spec.owner}.rounds returned {returned!r}; expected the reward of each of {tuple(state.seats)}"
@@ -55,14 +57,14 @@ def finished(spec: Spec, state: EpisodeState, returned: Any) -> dict[Seat, tuple
     }
 
 
-def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence[Any]) -> Mapping[str, Any]:
+def merged_final(owner: str, takers: Takers, finals: Sequence[Any]) -> Mapping[str, Any]:
     """Merge what environment and toolkits declare of their state into one mapping of plain data, a copy of its own.
 
     Names declared by a toolkit that each seat has for itself are keyed by seat.
     """
     merged: dict[str, Any] = {}
     by_seat: dict[str, type] = {}
-    for (seat, taker), declared in zip(takers, found, strict=True):
+    for (seat, taker), declared in zip(takers, finals, strict=True):
         where = f"{type(taker).__name__}.final()"
         if not isinstance(declared, Mapping) or not all(isinstance(name, str) for name in declared):
             raise EnvironmentDefect(f"{owner}: {where} returned {declared!r:.100}; expected a dict by name")
@@ -81,7 +83,7 @@ def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence
     return merged
 
 
-def judged(spec: Spec, state: EpisodeState) -> tuple[Sequence[JudgedSeat], Sequence[Work]]:
+def compute_rewards(spec: Spec, state: EpisodeState) -> tuple[Sequence[JudgedSeat], Sequence[Work]]:
     """Return every seat with its reward, and the jobs of rewards that must be awaited.
 
     An exception of an author's reward is stored: it is raised again at the end.
@@ -109,51 +111,26 @@ def judged(spec: Spec, state: EpisodeState) -> tuple[Sequence[JudgedSeat], Seque
     return rewards, waits
 
 
-def last_events(spec: Spec, state: EpisodeState, found: Iterable[JudgedSeat]) -> Events:
+def last_events(spec: Spec, state: EpisodeState, rewards: Iterable[JudgedSeat]) -> Events:
     """Return the ending of every seat, once its reward is known; BROKEN where a judge did not answer."""
     endings = state.endings
     assert endings is not None
     if state.broken:
-        return broken_events(spec, state)
+        return state.broken_events()
     events: Events = {}
     try:
         if state.failure is not None:
             raise state.failure
-        for seat, attempt, reward in found:
+        for seat, attempt, reward in rewards:
             if type(reward) is Work:
                 reward = verdict(reward)
             total, parts = score(spec.owner, spec.parts, reward)
-            dialogue, (ending, fault) = state.seats[seat], endings[seat]
-            schemas = spec.offers[seat].schemas
-            events[seat] = Event(
-                dialogue.slot, dialogue.start, dialogue.news(), schemas, ending, total, parts, attempt, fault
-            )
+            ending, fault = endings[seat]
+            events[seat] = state.seats[seat].last_event(ending, total, parts, attempt, fault)
     except Broken as error:  # For example, a judge's server that is gone.
-        state.break_off(f"{spec.name} slot {state.slot}: its reward could not be computed: {error}")
-        return broken_events(spec, state)
+        state.break_off(f"{state.where}: its reward could not be computed: {error}")
+        return state.broken_events()
     return events
-
-
-def asked_events(spec: Spec, state: EpisodeState) -> Events:
-    """Return one event for each seat whose turn it is, with the messages since its last turn."""
-    return {
-        seat: Event(
-            dialogue.slot, dialogue.start, dialogue.unanswered(), spec.offers[seat].schemas, None, None, NOTHING
-        )
-        for seat, dialogue in state.seats.items()
-        if dialogue.left and not dialogue.busy
-    }
-
-
-def broken_events(spec: Spec, state: EpisodeState) -> Events:
-    """Return the ending of every seat of an episode that the infrastructure failed."""
-    return {
-        seat: Event(
-            dialogue.slot, dialogue.start, dialogue.news(), spec.offers[seat].schemas, Ending.BROKEN, None, {},
-            state.attempt(seat), state.fault,
-        )
-        for seat, dialogue in state.seats.items()
-    }  # fmt: skip
 
 
 def _itself(awaitable: Any) -> Any:

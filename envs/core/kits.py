@@ -14,9 +14,9 @@ from typing import Any
 
 from palaestra.authorship import foreign_line
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import EpisodeState, Seat
+from palaestra.envs.core.state import EpisodeState, Expected, Seat
 from palaestra.envs.core.toolkit import Toolkit, mode_of
-from palaestra.envs.running.work import Work, WorkMode, warn_late
+from palaestra.envs.running.work import Pending, Work, WorkMode, warn_late
 from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -27,23 +27,23 @@ _PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
 class Kits:
     """Toolkits of a machine, each with the seat that it belongs to; None where all seats share it."""
 
-    __slots__ = ("made", "spec")
+    __slots__ = ("instances", "spec")
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.made: list[tuple[Seat, Toolkit]] | None = None
+        self.instances: list[tuple[Seat, Toolkit]] | None = None
 
     def make(self) -> list[tuple[Seat, Toolkit]]:
         """Create the toolkits on the first call, and return them."""
-        if self.made is None:
+        if self.instances is None:
             kits: list[tuple[Seat, Toolkit]] = []
             for make in self.spec.author.toolkits:
                 first = make()
                 kits.append((self.spec.seats[0] if first.per_seat else None, first))
                 if first.per_seat:
                     kits += [(seat, make()) for seat in self.spec.seats[1:]]
-            self.made = kits
-        return self.made
+            self.instances = kits
+        return self.instances
 
     def owners(self) -> Mapping[Seat, Mapping[str, Any]]:
         """Map each seat to its tools: `{seat: {tool name: toolkit}}`."""
@@ -65,7 +65,7 @@ class Kits:
 
     def declaring(self) -> list[tuple[Seat, Any]]:
         """Return the toolkits that override `final`."""
-        return [(seat, kit) for seat, kit in self.made or () if type(kit).final is not Toolkit.final]
+        return [(seat, kit) for seat, kit in self.instances or () if type(kit).final is not Toolkit.final]
 
     def finals(self, takers: Sequence[tuple[Seat, Any]], eager: bool) -> list[Work]:
         """Return the jobs that call `final` of these takers; none if all of them only compute."""
@@ -82,7 +82,7 @@ class Kits:
     def close(self, eager: bool) -> list[Work]:
         """Close in place what only computes, and return the jobs that close the others."""
         works = []
-        for _, kit in self.made or ():
+        for _, kit in self.instances or ():
             mode = mode_of(kit, "close")
             if mode is WorkMode.INLINE and eager:
                 _close(kit)
@@ -90,27 +90,25 @@ class Kits:
                 works.append(self._work(kit, "close", mode, kit.close))
         return works
 
-    def give_up(self, in_use: bool, closing: bool = False) -> list[Work]:
-        """Close the toolkits of a dropped episode. Jobs run aside, and the next episode creates new toolkits.
+    def give_up(self, in_use: bool, closing: bool = False) -> list[Pending]:
+        """Close the toolkits of a dropped episode. The returned jobs run aside; the next episode creates new toolkits.
 
         With `closing`, toolkits that only compute are closed already, and the others may not have finished closing.
         """
-        if not self.made or (not in_use and all(mode_of(kit, "close") is WorkMode.INLINE for _, kit in self.made)):
-            return self.close(eager=True)
-        modes = [(kit, mode_of(kit, "close")) for _, kit in self.made]
-        works = [
-            self._work(kit, "close", mode, kit.close)
-            for kit, mode in modes
-            if mode is not WorkMode.INLINE or not closing
-        ]
-        self.made = None
-        return works
+        modes = [(kit, mode_of(kit, "close")) for _, kit in self.instances or ()]
+        if not in_use and all(mode is WorkMode.INLINE for _, mode in modes):
+            self.close(eager=True)
+            return []
+        self.instances = None
+        waiting = [(kit, mode) for kit, mode in modes if mode is not WorkMode.INLINE or not closing]
+        works = [self._work(kit, "close", mode, kit.close) for kit, mode in waiting]
+        return [Pending(works, Expected("closing", None))] if works else []
 
     def closed(self, where: str, works: Sequence[Work]) -> None:
         """Log toolkits that failed to close. If one is late, drop all, so that the next episode creates new ones."""
         warn_late(where, works)
         if any(work.late for work in works):
-            self.made = None
+            self.instances = None
         for work in works:
             if work.error is not None and not work.late:
                 log.warning("%s: %s failed: %s: %s", where, work.label, type(work.error).__name__, work.error)

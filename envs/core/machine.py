@@ -11,18 +11,17 @@ is done in place. Left out: running jobs (`envs.running`), slots of seats (`envs
 side), and any reward term that needs tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.envs.core import ending as outcome
-from palaestra.envs.core.calls import Prepared, prepare, refused, shown
+from palaestra.envs.core.calls import Prepared, clip_call, prepare, refused
 from palaestra.envs.core.course import Course, Finished
-from palaestra.envs.core.ending import ANSWERED, UNANSWERED, judged, last_events
 from palaestra.envs.core.kits import Kits, is_permanent, start_fault
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import NOTHING, Dialogue, EpisodeState, Events, Expected, Seat, episode_of, not_open
+from palaestra.envs.core.state import NOTHING, Dialogue, EpisodeState, Events, Expected, Seat, not_open
 from palaestra.envs.running.work import Pending, Work
-from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
+from palaestra.episode import Call, Ending, Start, Status, Task
 from palaestra.errors import Broken, UsageError
 
 MachineReply = Events | Pending
@@ -31,7 +30,7 @@ MachineReply = Events | Pending
 class Machine:
     """One episode at a time. It may be used by one thread only."""
 
-    __slots__ = ("aside", "eager", "kits", "spec", "state")
+    __slots__ = ("aside", "eager", "inline", "kits", "seats", "spec", "state")
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -42,11 +41,10 @@ class Machine:
         """Cleanup jobs that nobody awaits. The driver of the machine must run them."""
         self.eager = True
         """False to hand out all work as jobs, also what only computes."""
-
-    @property
-    def seats(self) -> Sequence[Seat]:
+        self.seats: Sequence[Seat] = spec.seats
         """Names of the seats; None for the one seat that needs no name."""
-        return self.spec.seats
+        self.inline = spec.inline and not spec.reward_waits
+        """True if no tool and no reward waits: a fixed order then costs nothing."""
 
     @property
     def task_count(self) -> int:
@@ -54,19 +52,14 @@ class Machine:
         return len(self.spec.tasks)
 
     @property
-    def inline(self) -> bool:
-        """True if no tool and no reward waits: a fixed order then costs nothing."""
-        return self.spec.inline and not self.spec.reward_waits
-
-    @property
     def is_open(self) -> bool:
         """True while an episode runs."""
         return self.state is not None and self.state.endings is None
 
     @property
-    def asked(self) -> Events:
-        """Return one event for each seat whose turn it is, with the messages since its last turn."""
-        return outcome.asked_events(self.spec, self.state) if self.is_open and self.state is not None else {}
+    def pending_events(self) -> Events:
+        """One event for each seat whose turn it is, with the messages since its last turn."""
+        return {} if self.state is None else self.state.pending_events()
 
     def open(
         self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = NOTHING
@@ -74,29 +67,13 @@ class Machine:
         """Begin an episode; a running one is discarded. The task index decides the problem, the seed only the
         environment's own randomness. A given `problem` replaces that of the task set."""
         spec = self.spec
-        start = starts.get(None)
-        if start is None or start.seat is not None or not spec.solo:
-            start = spec.start_of(starts)
+        start = spec.start_of(starts)
         if problem is None:
             problem = spec.task(start.task)
         if self.state is not None:
             self.discard()
-        seats: dict[Seat, Dialogue] = {}
-        for seat in spec.seats:
-            system = spec.system[seat]
-            messages: list[Message] = [{"role": "system", "content": system}] if system else []
-            if seat is None:
-                messages.append({"role": "user", "content": problem.prompt})
-                messages += start.prefix
-            seats[seat] = Dialogue(starts[seat], slots.get(seat, 0), messages)
-        state = self.state = EpisodeState(problem, start.seed, episode_of(spec.author, problem, start.seed), seats)
-        if not spec.has_kits:
-            return self._begun(state)
-        try:
-            state.owners = self.kits.owners()
-        except Exception as error:
-            return self._not_started(state, error)
-        return self._start(state, 0)
+        state = self.state = spec.new_state(starts, slots, problem)
+        return self._start(state, 0) if spec.has_kits else self._first_events(state)
 
     def act(self, seat: Seat, text: str) -> MachineReply:
         """Take a turn of a seat that is to move. A turn without a call is its answer."""
@@ -108,20 +85,18 @@ class Machine:
         spec, dialogue = self.spec, state.seats.get(seat)
         if dialogue is None or not dialogue.left or dialogue.busy:
             raise UsageError(f"{spec.name}: it is not the turn of {seat!r}")
-        offer = spec.offers[seat]
-        parsed = spec.parse(text, offer.schemas)
+        parsed = spec.parse(text, dialogue.schemas)
         dialogue.turns += 1
         dialogue.left -= 1
         dialogue.messages.append({"role": "assistant", "content": text})
-        dialogue.heard = len(dialogue.messages)
-        written = parsed.calls
-        if not written:
+        dialogue.delivered = len(dialogue.messages)
+        if not (written := parsed.calls):
             return self._replied(state, seat, dialogue, parsed.content)
-        owners, play, table, limit = state.owners.get(seat, NOTHING), state.play, offer.table, spec.max_turn_calls
+        owners, table, limit = state.owners.get(seat, NOTHING), spec.offers[seat].table, spec.max_turn_calls
         items: list[Any] = []
         works: list[Work] = []
         for item in written[:limit]:
-            ready = prepare(item, table, owners, play, self.eager)
+            ready = prepare(item, table, owners, state.play, self.eager)
             if type(ready) is Prepared:
                 works.append(ready.work())
             items.append(ready)
@@ -130,7 +105,7 @@ class Machine:
         if works:
             dialogue.busy = True
             return state.wait(works, "calls", seat, items)
-        return self._heard(state, seat, dialogue, items)
+        return self._record(state, seat, dialogue, items)
 
     def resume(self, pending: Pending) -> MachineReply:
         """Continue the episode after these jobs have finished or timed out. Jobs of an earlier episode are ignored."""
@@ -141,27 +116,24 @@ class Machine:
         state.out -= 1
         if role == "end":
             rewards, closings = expected.items
-            self.kits.closed(self._where(), closings)
-            return last_events(self.spec, state, rewards)
+            self.kits.closed(state.where, closings)
+            return outcome.last_events(self.spec, state, rewards)
         if state.endings is not None and role != "final":
             return {}
         if (late := pending.late) is not None:
             what = "a toolkit did not start: " if role == "start" else ""
-            return self._lost(state, f"{self._where()}: {what}{late} gave no result in {late.conditions.seconds:g} s")
+            fault = f"{state.where}: {what}{late} gave no result in {late.conditions.seconds:g} s"
+            return self._break(state, fault, in_use=True)
         if role == "calls":
             dialogue = state.seats[expected.seat]
             dialogue.busy = False
             works = iter(pending.works)
             calls = [item.call(next(works)) if type(item) is Prepared else item for item in expected.items]
-            return self._heard(state, expected.seat, dialogue, calls)
+            return self._record(state, expected.seat, dialogue, calls)
         if role == "start":
             error = pending.works[0].error
             return self._not_started(state, error) if error else self._start(state, expected.items + 1)
-        try:
-            declared = outcome.merged_final(self.spec.owner, expected.items, [work.outcome() for work in pending.works])
-        except Broken as error:
-            return self._break(state, f"{self._where()}: {error}")
-        return self._seen(state, role, declared)
+        return self._set_final(state, role, expected.items, lambda: [work.outcome() for work in pending.works])
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
         """End the episode from outside. The culprit's unfinished text is recorded, never taken for an answer.
@@ -182,7 +154,7 @@ class Machine:
             if text:
                 dialogue.say(text)
         if ending is Ending.BROKEN:
-            return self._break(state, fault or f"{self._where()}: closed from outside")
+            return self._break(state, fault or f"{state.where}: closed from outside")
         return self._end(state, outcome.stopped(self.spec, state, Ending(ending), culprit, fault))
 
     def discard(self) -> None:
@@ -191,77 +163,72 @@ class Machine:
         if state is None:
             return
         if not state.closed or state.out:
-            self.give_kits_up(in_use=bool(state.out), closing=state.closed)
+            self.aside += self.kits.give_up(in_use=bool(state.out), closing=state.closed)
         if state.course is not None:
             state.course.close()
 
     close = discard
     """Closing is the same as discarding: only closed toolkits are kept beyond an episode."""
 
-    # Inside: the steps of an episode.
-
     def _start(self, state: EpisodeState, place: int) -> MachineReply:
         """Start toolkits one after the other, because they draw from one generator."""
-        for at in range(place, len(self.kits.make())):
-            try:
+        try:
+            for at in range(place, len(self.kits.make())):
                 work = self.kits.start(at, state, lambda: self.state is not state or bool(state.endings), self.eager)
-            except Exception as error:
-                return self._not_started(state, error)
-            if work is not None:
-                return state.wait([work], "start", None, at)
-        return self._begun(state)
+                if work is not None:
+                    return state.wait([work], "start", None, at)
+            state.owners = self.kits.owners()
+        except Exception as error:
+            return self._not_started(state, error)
+        return self._first_events(state)
 
     def _not_started(self, state: EpisodeState, error: BaseException) -> MachineReply:
         """Break the episode: the agent has not acted yet, so it is not to blame. A permanent error is raised."""
         if is_permanent(error):
             self.discard()
             raise error
-        return self._break(state, f"{self._where()}: {start_fault(error)}")
+        return self._break(state, f"{state.where}: {start_fault(error)}")
 
-    def _begun(self, state: EpisodeState) -> MachineReply:
+    def _first_events(self, state: EpisodeState) -> MachineReply:
         """Return the first events, once toolkits have started."""
         if state.stopping is not None:
             return self.stop(*state.stopping)
-        spec = self.spec
-        if spec.solo:
+        if self.spec.solo:
             dialogue = state.seats[None]
-            dialogue.left, dialogue.heard = spec.max_turns, len(dialogue.messages)
-            schemas = spec.offers[None].schemas
-            return {None: Event(dialogue.slot, dialogue.start, tuple(dialogue.messages), schemas, None, None, NOTHING)}
+            dialogue.left = self.spec.max_turns
+            return {None: dialogue.event()}
         start = next(iter(state.seats.values())).start
         state.course = Course(state.play, state.problem, state.seed, start.task)
         return self._ask(state)
 
-    def _heard(self, state: EpisodeState, seat: Seat, one: Dialogue, calls: Sequence[Call]) -> MachineReply:
+    def _record(self, state: EpisodeState, seat: Seat, dialogue: Dialogue, calls: Sequence[Call]) -> MachineReply:
         """Record the results of a turn, in call order."""
         room, max_kept = self.spec.max_result_chars, self.spec.max_kept_chars
         broken: Call | None = None
         final: Call | None = None
-        messages = one.messages
+        messages = dialogue.messages
         for call in calls:
             if len(call.text) > room or not call.text.isascii() or call.answer is not None:
-                call = shown(call, room, max_kept)
-            one.calls.append(call)
+                call = clip_call(call, room, max_kept)
+            dialogue.calls.append(call)
             messages.append({"role": "tool", "name": call.name, "content": call.text})
             if call.answer is not None and final is None:
                 final = call
             elif call.status is Status.BROKEN and broken is None:
                 broken = call
         if broken is not None:
-            return self._break(state, f"{self._where()}: {broken.text}")
+            return self._break(state, f"{state.where}: {broken.text}")
         if state.stopping is not None:
             return {} if state.out else self.stop(*state.stopping)
-        if final is not None or not one.left:
-            return self._replied(state, seat, one, final.answer if final else None)
-        new, one.heard = tuple(messages[one.heard :]), len(messages)
-        return {seat: Event(one.slot, one.start, new, self.spec.offers[seat].schemas, None, None, NOTHING)}
+        if final is not None or not dialogue.left:
+            return self._replied(state, seat, dialogue, final.answer if final else None)
+        return {seat: dialogue.event()}
 
-    def _replied(self, state: EpisodeState, seat: Seat, one: Dialogue, reply: str | None) -> MachineReply:
+    def _replied(self, state: EpisodeState, seat: Seat, dialogue: Dialogue, reply: str | None) -> MachineReply:
         """Record the final reply of a seat, or that it has used up its turns."""
-        one.answer = reply
-        one.left = 0
+        dialogue.answer, dialogue.left = reply, 0
         if state.course is None:
-            return self._end(state, UNANSWERED if reply is None else ANSWERED)
+            return self._end(state, outcome.UNANSWERED if reply is None else outcome.ANSWERED)
         state.course.replies[str(seat)] = reply
         for other in state.seats.values():
             if other.left or other.busy:
@@ -274,76 +241,60 @@ class Machine:
         try:
             asks = state.course.ask(world)
         except Finished as end:
-            return self._over(state, end.args[0])
+            state.endings = outcome.finished(self.spec, state, end.args[0])  # The final state was taken before.
+            return self._judge(state)
         except Broken as error:  # For example, a judge's server that is gone.
-            return self._break(state, f"{self._where()}: {error}")
+            return self._break(state, f"{state.where}: {error}")
         for seat, text in asks.items():
             dialogue = state.seats[seat]
             dialogue.hear(text)
             dialogue.left = self.spec.max_turns
-        offers = self.spec.offers
-        return {seat: state.seats[seat].event(offers[seat].schemas) for seat in asks}
-
-    def _over(self, state: EpisodeState, returned: Any) -> MachineReply:
-        """End a game after its last round. The final state was taken after that round."""
-        state.endings = outcome.finished(self.spec, state, returned)
-        return self._judge(state)
+        return {seat: state.seats[seat].event() for seat in asks}
 
     def _end(self, state: EpisodeState, endings: Mapping[Seat, tuple[Ending, str]]) -> MachineReply:
         """End the episode: take the final state first, then compute the rewards."""
         state.endings = endings
-        if self.kits.made or self.spec.own_final:
-            return self._declared(state, "final") or self._judge(state)
-        return self._judge(state)
+        return self._declared(state, "final") or self._judge(state)
 
-    def _break(self, state: EpisodeState, fault: str) -> MachineReply:
-        """End the episode BROKEN: the infrastructure failed."""
-        if state.out:  # Calls of other seats still use the toolkits.
-            return self._lost(state, fault)
+    def _break(self, state: EpisodeState, fault: str, in_use: bool = False) -> MachineReply:
+        """End the episode BROKEN: the infrastructure failed. Toolkits that are `in_use`, by jobs that are late or have
+        not come back, close aside, and new ones are made."""
+        in_use = in_use or bool(state.out)
         state.break_off(fault)
-        return self._judge(state)
+        if not in_use:
+            return self._judge(state)
+        state.closed = True
+        self.aside += self.kits.give_up(in_use=True)
+        return state.broken_events()
 
     def _declared(self, state: EpisodeState, role: str) -> MachineReply | None:
         """Take what the environment and its toolkits declare of their state; return None where none declares any."""
-        takers: list[tuple[Seat, Any]] = [(None, state.play)] if self.spec.own_final else []
-        takers += self.kits.declaring()
+        takers = self.kits.declaring()
+        if self.spec.own_final:
+            takers.insert(0, (None, state.play))
         if not takers:
             return None
         if works := self.kits.finals(takers, self.eager):
             return state.wait(works, role, None, takers)
-        try:
-            declared = outcome.merged_final(self.spec.owner, takers, [taker.final() for _, taker in takers])
-        except Broken as error:
-            return self._break(state, f"{self._where()}: {error}")
-        return self._seen(state, role, declared)
+        return self._set_final(state, role, takers, lambda: [taker.final() for _, taker in takers])
 
-    def _seen(self, state: EpisodeState, role: str, found: Mapping[str, Any]) -> MachineReply:
-        state.final = found
+    def _set_final(
+        self, state: EpisodeState, role: str, takers: outcome.Takers, finals: Callable[[], Sequence[Any]]
+    ) -> MachineReply:
+        """Store the declared final state, and continue a game's rounds, or compute the rewards."""
+        try:
+            state.final = outcome.merged_final(self.spec.owner, takers, finals())
+        except Broken as error:
+            return self._break(state, f"{state.where}: {error}")
         if role != "world":
             return self._judge(state)
-        return self._ask(state, found) if state.stopping is None else self.stop(*state.stopping)
+        return self._ask(state, state.final) if state.stopping is None else self.stop(*state.stopping)
 
     def _judge(self, state: EpisodeState) -> MachineReply:
         """Compute the rewards and close the toolkits, both at once: a reward reads only the attempt."""
-        rewards, waits = ((), ()) if state.broken else judged(self.spec, state)
-        closings: Sequence[Work] = self.kits.close(self.eager) if self.kits.made else ()
+        rewards, waits = ((), ()) if state.broken else outcome.compute_rewards(self.spec, state)
+        closings: Sequence[Work] = self.kits.close(self.eager) if self.kits.instances else ()
         state.closed = True
         if waits or closings:
             return state.wait([*waits, *closings], "end", None, (rewards, closings))
-        return last_events(self.spec, state, rewards)
-
-    def _lost(self, state: EpisodeState, fault: str) -> Events:
-        """End an episode BROKEN while jobs still use its toolkits: these close aside, and new ones are made."""
-        state.break_off(fault)
-        state.closed = True
-        self.give_kits_up(in_use=True)
-        return outcome.broken_events(self.spec, state)
-
-    def give_kits_up(self, in_use: bool, closing: bool = False) -> None:
-        """Close the toolkits of a dropped episode, aside where that takes time."""
-        if works := self.kits.give_up(in_use, closing):
-            self.aside.append(Pending(works, Expected("closing", None)))
-
-    def _where(self) -> str:
-        assert self.state is not None
-        return f"{self.spec.name} slot {self.state.slot}"
+        return outcome.last_events(self.spec, state, rewards)

@@ -28,20 +28,17 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_declared(owner: str, parts: Any) -> None:
+def check_declared(owner: str, parts: Mapping[str, RewardPart]) -> None:
     """Refuse declarations that no reward can satisfy, when the class is defined."""
-    if not isinstance(parts, Mapping):
-        raise EnvironmentDefect(
-            f"{owner}.parts is {parts!r:.100}; expected a RewardPart(weight, low, high) for each name: "
-            "parts = {'success': RewardPart()}"
-        )
     if "success" not in parts:
         raise EnvironmentDefect(f"{owner}.parts has no 'success'; declare it with 'success': RewardPart()")
     for name, part in parts.items():
-        if not isinstance(part, RewardPart):
-            raise EnvironmentDefect(f"{owner}.parts[{name!r}] is {part!r}; expected a RewardPart(weight, low, high)")
-        if not all(map(is_number, (part.weight, part.low, part.high))) or part.low > part.high:
-            raise EnvironmentDefect(f"{owner}.parts[{name!r}] is {part}; expected finite numbers and low <= high")
+        numbers = (part.weight, part.low, part.high) if isinstance(part, RewardPart) else (None,)
+        if not all(map(is_number, numbers)) or part.low > part.high:
+            raise EnvironmentDefect(
+                f"{owner}.parts[{name!r}] is {part!r}; expected a RewardPart(weight, low, high) of finite numbers, "
+                "low <= high"
+            )
     success = parts["success"]
     if success.low < 0 or success.high > 1:
         raise EnvironmentDefect(f"{owner}.parts['success'] is {success}; it lies in [0, 1], scale it with `weight`")

@@ -1,6 +1,6 @@
 """Check of a method's arguments and their JSON schema, made from its signature by pydantic, once per method.
 
-An author's mistake (no type, a default that does not fit, a type without a JSON schema) is an EnvironmentDefect when
+An author's mistake (no type, a type without a JSON schema) is an EnvironmentDefect when
 the class is defined. Left out: all other properties of a tool (`envs.core.tool`).
 """
 
@@ -12,7 +12,7 @@ from functools import cache, cached_property, partialmethod
 from typing import Any, Protocol, get_type_hints
 
 from docstring_parser import parse
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -126,24 +126,6 @@ def inner_function(value: Any) -> Callable[..., Any] | None:
     return next(filter(inspect.isfunction, inside), None)
 
 
-def check_method(owner: type, name: str, replaced: Callable[..., Any], awaited: bool = False) -> None:
-    """Check that a method of an author takes the parameters of the one that it replaces, and is an async def only where
-    it is `awaited`."""
-    method = inspect.getattr_static(owner, name)
-    if not inspect.isfunction(method):
-        return
-    where, expected = f"{owner.__name__}.{name}", f"def {name}({', '.join(inspect.signature(replaced).parameters)})"
-    if not awaited and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
-        raise EnvironmentDefect(
-            f"{where} is an async def, which nobody would await; write a plain method, {expected}: it may wait where a "
-            "tool of its toolkit does"
-        )
-    try:
-        inspect.signature(method).bind(*inspect.signature(replaced).parameters)
-    except TypeError as error:
-        raise EnvironmentDefect(f"{where} is not called as it is written ({error}); write {expected}") from None
-
-
 def check_process(function: Callable[..., Any], where: str) -> None:
     """Check that another process can import the function by its name and call it without an instance."""
     if "<locals>" in function.__qualname__:
@@ -197,7 +179,7 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
 
 
 def _check_parameter(parameter: inspect.Parameter, where: str, hints: Mapping[str, Any]) -> None:
-    """Check that a parameter can be called by name, has a type, and a default of that type."""
+    """Check that a parameter can be called by name and has a type."""
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
         raise EnvironmentDefect(
             f"{where}: parameter {parameter} cannot be called by name; list the parameters one by one, without * or /"
@@ -206,23 +188,11 @@ def _check_parameter(parameter: inspect.Parameter, where: str, hints: Mapping[st
         raise EnvironmentDefect(
             f"{where}: parameter {parameter.name!r} has no type; write {parameter.name}: str (or int, Literal, ...)"
         )
-    if parameter.default is parameter.empty:
-        return
     if isinstance(parameter.default, FieldInfo):
         raise EnvironmentDefect(
             f"{where}: parameter {parameter.name!r} has Field(...) for a default; "
             f"write {parameter.name}: Annotated[type, Field(...)] = default"
         )
-    try:
-        TypeAdapter(hints[parameter.name]).validate_python(parameter.default)
-    except ValidationError as error:
-        fault = "; ".join(item["msg"] for item in error.errors(include_url=False))
-        optional = " (None needs `| None` in the type)" if parameter.default is None else ""
-        raise EnvironmentDefect(
-            f"{where}: the default {parameter.default!r} of {parameter.name!r} does not fit its type: {fault}{optional}"
-        ) from error
-    except PydanticUserError:  # A type unknown to pydantic is reported with its name where the model is made.
-        return
 
 
 def _field(parameter: inspect.Parameter, description: str | None) -> FieldInfo:

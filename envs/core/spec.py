@@ -12,12 +12,12 @@ from typing import Any
 from palaestra import formats
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.declared import DEADLINES, check_values
-from palaestra.envs.core.state import Seat
+from palaestra.envs.core.state import Dialogue, EpisodeState, Seat, episode_of
 from palaestra.envs.core.tasks import check_task
 from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import check_toolkits, merge, tools_of
 from palaestra.envs.running.work import Conditions, WorkMode
-from palaestra.episode import Start, Task
+from palaestra.episode import Message, Start, Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
 
@@ -61,10 +61,10 @@ class Spec:
         self.offers = {seat: _offer(tuple(self._tools_of(seat, tools))) for seat in self.seats}
         self.inline = all(tool.mode is WorkMode.INLINE for tool in tools.values())
         """True if no tool waits."""
-        self.judged = type(author).reward is not ToolEnv.reward
+        self.has_reward = type(author).reward is not ToolEnv.reward
         """True if the class has a `reward`; a game may have none."""
         reward: Any = author.reward
-        self.reward_waits = self.judged and (iscoroutinefunction(reward) or bool(getattr(reward, "waits", False)))
+        self.reward_waits = self.has_reward and (iscoroutinefunction(reward) or bool(getattr(reward, "waits", False)))
         self.conditions = _conditions(tuple({**DEADLINES, **author.deadlines}.items()))
         self.own_final = type(author).final is not ToolEnv.final
         self.has_kits = bool(author.toolkits)
@@ -109,6 +109,18 @@ class Spec:
             seats = ", ".join(map(str, self.seats))
             raise UsageError(f"{self.name}: expected one start for each of {seats}, of the same task and seed")
         return next(iter(starts.values()))
+
+    def new_state(self, starts: Mapping[Seat, Start], slots: Mapping[Seat, int], problem: Task) -> EpisodeState:
+        """Return the state of an episode before its toolkits start."""
+        seats: dict[Seat, Dialogue] = {}
+        for seat in self.seats:
+            start, system = starts[seat], self.system[seat]
+            messages: list[Message] = [{"role": "system", "content": system}] if system else []
+            if seat is None:
+                messages.append({"role": "user", "content": problem.prompt})
+                messages += start.prefix
+            seats[seat] = Dialogue(start, slots.get(seat, 0), messages, self.offers[seat].schemas)
+        return EpisodeState(self.name, problem, start.seed, episode_of(self.author, problem, start.seed), seats)
 
     def _tools_of(self, seat: Seat, tools: Mapping[str, Tool]) -> Iterable[Tool]:
         if self.solo:

@@ -23,14 +23,16 @@ Events = dict[Seat, Event]
 class Dialogue:
     """One seat's side of an episode."""
 
-    __slots__ = ("answer", "busy", "calls", "heard", "left", "messages", "slot", "start", "turns")
+    __slots__ = ("answer", "busy", "calls", "delivered", "left", "messages", "schemas", "slot", "start", "turns")
 
-    def __init__(self, start: Start, slot: int, messages: list[Message]) -> None:
-        self.start, self.slot, self.messages = start, slot, messages
-        """`slot` is the slot of the arena that its events name."""
+    def __init__(
+        self, start: Start, slot: int, messages: list[Message], schemas: tuple[Mapping[str, Any], ...] = ()
+    ) -> None:
+        self.start, self.slot, self.messages, self.schemas = start, slot, messages, schemas
+        """`slot` is the slot of the arena that its events name, `schemas` describe the tools of the seat."""
         self.calls: list[Call] = []
         self.answer: str | None = None
-        self.turns = self.heard = self.left = 0
+        self.turns = self.delivered = self.left = 0
         """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
         while it is to move."""
         self.busy = False
@@ -47,30 +49,29 @@ class Dialogue:
         """Append a turn of the agent."""
         self.turns += 1
         self.messages.append({"role": "assistant", "content": text})
-        self.heard = len(self.messages)
+        self.delivered = len(self.messages)
 
-    def news(self) -> tuple[Message, ...]:
-        """Return the messages that the agent has not seen yet, and mark them as seen."""
-        new = tuple(self.messages[self.heard :])
-        self.heard = len(self.messages)
-        return new
+    def event(self) -> Event:
+        """Return the event that asks for a turn, with the messages that the agent has not seen yet."""
+        messages = self.messages
+        new, self.delivered = tuple(messages[self.delivered :]), len(messages)
+        return Event(self.slot, self.start, new, self.schemas, None, None, NOTHING)
 
-    def event(self, schemas: tuple[Mapping[str, Any], ...]) -> Event:
-        """Return the event that asks the seat for its turn."""
-        return Event(self.slot, self.start, self.news(), schemas, None, None, NOTHING)
+    def last_event(self, *ending: Any) -> Event:
+        """Return the event that ends the episode; `ending` has its ending, reward, parts, attempt and fault."""
+        return Event(self.slot, self.start, tuple(self.messages[self.delivered :]), self.schemas, *ending)
 
-    def unanswered(self) -> tuple[Message, ...]:
-        """Return all messages after the agent's last turn, also those that it has seen."""
-        if not self.turns:
-            return tuple(self.messages)
-        last = max(position for position, message in enumerate(self.messages) if message["role"] == "assistant")
-        return tuple(self.messages[last + 1 :])
+    def pending_event(self) -> Event:
+        """Return the event that asks for its turn, with all messages after its last one, also seen ones."""
+        roles = [message["role"] for message in self.messages]
+        last = len(roles) - roles[::-1].index("assistant") if self.turns else 0
+        return Event(self.slot, self.start, tuple(self.messages[last:]), self.schemas)
 
     def copied(self) -> "Dialogue":
         """Return an independent copy. Messages and calls never change: only the lists are copied."""
-        twin = Dialogue(self.start, self.slot, self.messages.copy())
+        twin = Dialogue(self.start, self.slot, self.messages.copy(), self.schemas)
         twin.calls, twin.answer, twin.turns = self.calls.copy(), self.answer, self.turns
-        twin.left, twin.heard = self.left, self.heard
+        twin.left, twin.delivered = self.left, self.delivered
         return twin
 
 
@@ -90,13 +91,13 @@ class EpisodeState:
     """State of an episode, with all its seats."""
 
     __slots__ = (
-        "broken", "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned",
-        "seats", "seed", "stopping",
+        "broken", "closed", "course", "endings", "failure", "final", "name", "out", "owners", "play", "problem",
+        "returned", "seats", "seed", "stopping",
     )  # fmt: skip
 
-    def __init__(self, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
-        self.problem, self.seed, self.play, self.seats = problem, seed, play, seats
-        """`play` is the author's object as this episode has it."""
+    def __init__(self, name: str, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
+        self.name, self.problem, self.seed, self.play, self.seats = name, problem, seed, play, seats
+        """`name` is that of the environment in errors, `play` is the author's object as this episode has it."""
         self.course: Course | None = None
         """Rounds of a game; None for one seat."""
         self.owners: Mapping[Any, Mapping[str, Any]] = NOTHING
@@ -116,14 +117,9 @@ class EpisodeState:
         """Exception of an author's reward; raised again once the toolkits are closed."""
 
     @property
-    def slot(self) -> int:
-        """Slot of its first seat, for errors."""
-        return next(iter(self.seats.values())).slot
-
-    @property
-    def fault(self) -> str:
-        """Fault of the episode; "" if it has none."""
-        return "" if self.endings is None else next(iter(self.endings.values()))[1]
+    def where(self) -> str:
+        """Name of the environment and slot of its first seat, for errors."""
+        return f"{self.name} slot {next(iter(self.seats.values())).slot}"
 
     def wait(self, works: Sequence[Work], role: str, seat: Seat = None, items: Any = None) -> Pending:
         """Return a Pending of these jobs, which must finish before the episode continues."""
@@ -134,10 +130,27 @@ class EpisodeState:
         """End the episode BROKEN: a game breaks as a whole, so that all of it can be played again."""
         self.endings, self.broken = dict.fromkeys(self.seats, (Ending.BROKEN, fault)), True
 
+    def pending_events(self) -> Events:
+        """Return one event for each seat whose turn it is, with the messages since its last turn."""
+        dialogues = {} if self.endings is not None else self.seats
+        return {
+            seat: dialogue.pending_event()
+            for seat, dialogue in dialogues.items()
+            if dialogue.left and not dialogue.busy
+        }
+
+    def broken_events(self) -> Events:
+        """Return the ending of every seat of an episode that the infrastructure failed."""
+        assert self.endings is not None
+        return {
+            seat: dialogue.last_event(Ending.BROKEN, None, {}, self.attempt(seat), self.endings[seat][1])
+            for seat, dialogue in self.seats.items()
+        }
+
     def attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a tool may hold them."""
         dialogue = self.seats[seat]
-        worlds = () if self.course is None else tuple(self.course.worlds)
+        worlds = () if self.course is None else self.course.worlds
         messages = dialogue.start.without_prefix(dialogue.messages)
         return Attempt(
             self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds

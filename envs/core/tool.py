@@ -8,7 +8,6 @@ arguments and makes the text of a result. Left out: running a call (`calls`), an
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, TypeVar, overload
 
@@ -89,12 +88,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         option = str(problem["loc"][0])
-        option_names = [field.name for field in fields(ToolOptions)]
-        if option not in option_names:
-            close = get_close_matches(option, option_names, n=1)
-            hint = f"is {close[0]!r} meant?" if close else f"expected {', '.join(option_names)}"
-            raise EnvironmentDefect(f"@tool has no option {option!r}; {hint}") from None
-        raise EnvironmentDefect(f"@tool({option}={options[option]!r}): {problem['msg']}") from None
+        expected = f"its options are {', '.join(field.name for field in fields(ToolOptions))}"
+        raise EnvironmentDefect(f"@tool({option}={options[option]!r}): {problem['msg']}; {expected}") from None
 
     def mark(method: Any) -> Any:
         if not inspect.isfunction(method):
@@ -205,6 +200,16 @@ def collect(owner: type) -> dict[str, Tool]:
             )
         tools[added.name] = added
     return tools
+
+
+def check_attributes(owner: Any, tools: Mapping[str, Tool], base: type) -> None:
+    """Refuse tools whose methods replace what the base class of an author's class has under the same name."""
+    for added in tools.values():
+        if hasattr(base, added.attribute) or added.attribute in base.__annotations__:
+            raise EnvironmentDefect(
+                f"{owner.__name__}.{added.attribute} is a tool but replaces {base.__name__}.{added.attribute}; "
+                f"rename the method and keep the agent's name with @tool(name={added.name!r})"
+            )
 
 
 def in_place(tools: Mapping[str, Tool]) -> dict[str, Tool]:

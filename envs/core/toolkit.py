@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from palaestra.envs.core.signature import check_method
-from palaestra.envs.core.tool import Tool, collect
+from palaestra.envs.core.tool import Tool, check_attributes, collect
 from palaestra.envs.running.work import WorkMode
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -35,14 +34,7 @@ class Toolkit:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = collect(cls)
-        for tool in cls.tools.values():
-            if hasattr(Toolkit, tool.attribute):
-                raise EnvironmentDefect(
-                    f"{cls.__name__}.{tool.attribute} is a tool but replaces Toolkit.{tool.attribute}; "
-                    f"rename the method and keep the agent's name with @tool(name={tool.name!r})"
-                )
-        for name in ("start", "close", "final", "snapshot", "restore"):
-            check_method(cls, name, getattr(Toolkit, name), awaited=name in ("start", "close", "final"))
+        check_attributes(cls, cls.tools, Toolkit)
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Begin an episode. An exception here ends it BROKEN, since the agent has not acted yet.
@@ -74,26 +66,17 @@ class Toolkit:
 
 def check_toolkits(owner: str, toolkits: object) -> None:
     """Refuse a value that is not a sequence of toolkit classes, or of functions that make toolkits."""
-    makers = toolkits if isinstance(toolkits, tuple | list) else (toolkits,)
-    names = [maker.__name__ if isinstance(maker, type) else type(maker).__name__ for maker in makers]
-    expected = f"expected a tuple of classes: toolkits = ({', '.join(names)},)"
-    for maker, name in zip(makers, names, strict=True):
-        if isinstance(maker, Toolkit):
-            raise EnvironmentDefect(
-                f"{owner}.toolkits has an instance of {name}, and every environment makes its own; {expected}, or "
-                f"functools.partial({name}, ...) where it takes arguments"
-            )
+    expected = "expected a tuple of toolkit classes, or of functions that make toolkits, such as toolkits = (Python,)"
+    if not isinstance(toolkits, tuple | list):
+        raise EnvironmentDefect(f"{owner}.toolkits is {toolkits!r:.60}; {expected}")
+    for maker in toolkits:
         factory = maker.func if isinstance(maker, partial) else maker
         if isinstance(factory, type) and not issubclass(factory, Toolkit):
             raise EnvironmentDefect(
                 f"{owner}.toolkits has {factory.__name__}, which is no toolkit; write class {factory.__name__}(Toolkit)"
             )
         if not callable(maker):
-            raise EnvironmentDefect(
-                f"{owner}.toolkits has {maker!r:.60}; expected classes of toolkits, or functions that make one"
-            )
-    if makers is not toolkits:
-        raise EnvironmentDefect(f"{owner}.toolkits is {names[0]}, which is no tuple; {expected}")
+            raise EnvironmentDefect(f"{owner}.toolkits has {maker!r:.60}; {expected}")
 
 
 def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mapping[str, Tool]]]) -> dict[str, Tool]:

@@ -50,22 +50,23 @@ def view(lines: Sequence[str], first: int = 1, tokens: int = 1024, last: int | N
 
 def window_end(lines: Sequence[str], first: int, tokens: int) -> int:
     """Return the last line that still fits; at least the first one."""
-    room = tokens * TOKEN_CHARS
-    for number in range(first, len(lines) + 1):
-        room -= len(lines[number - 1]) + 1
-        if room < 0:
-            return max(number - 1, first)
-    return len(lines)
+    return _last_fitting(lines, range(first, len(lines) + 1), tokens)
 
 
 def window_begin(lines: Sequence[str], last: int, tokens: int) -> int:
     """Return the first line of the window that ends at line `last`: for scrolling up."""
-    room = tokens * TOKEN_CHARS
-    for number in range(last, 0, -1):
-        room -= len(lines[number - 1]) + 1
-        if room < 0:
-            return min(number + 1, last)
-    return 1
+    return _last_fitting(lines, range(last, 0, -1), tokens)
+
+
+def _last_fitting(lines: Sequence[str], numbers: range, tokens: int) -> int:
+    """Return the last of these line numbers up to which the lines fit in `tokens`; at least the first one."""
+    remaining, last = tokens * TOKEN_CHARS, numbers.start
+    for number in numbers:
+        remaining -= len(lines[number - 1]) + 1
+        if remaining < 0:
+            break
+        last = number
+    return last
 
 
 def places(lines: Sequence[str], pattern: str) -> Iterator[int]:

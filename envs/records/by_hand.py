@@ -17,7 +17,7 @@ from palaestra.envs.arena.by_rule import spoken
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.openers import open_playable
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.arena.text_env import drawn
+from palaestra.envs.arena.text_env import draw_start
 from palaestra.envs.core import branches
 from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.ending import merged_final
@@ -98,7 +98,7 @@ class ByHand:
 
     def open(self, seed: int | None = None, task: int | None = None) -> Start:
         """Begin an episode; seed and task are drawn where they are None."""
-        _, start = drawn(None, seed, task, self.playable.task_count)
+        _, start = draw_start(None, seed, task, self.playable.task_count)
         self._begin({seat: replace(start, seat=seat) for seat in self.playable.seats}, None)
         self._script_others()
         return start

@@ -87,7 +87,7 @@ def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | No
         state_text = (
             "the episode goes on"
             if machine.spec.solo
-            else f"the game goes on, and asks {', '.join(map(str, machine.asked))}"
+            else f"the game goes on, and asks {', '.join(map(str, machine.pending_events))}"
         )
         raise Difference(
             "ending", ", ".join(str(episode_of_seat.ending) for episode_of_seat in episodes.values()), state_text
@@ -181,7 +181,7 @@ def drop(machine: Machine, live: bool = False) -> None:
         release(machine)
         return
     if machine.is_open:
-        machine.kits.made = None  # They never started, and are not closed.
+        machine.kits.instances = None  # They never started, and are not closed.
     machine.discard()
     machine.aside.clear()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from palaestra.envs.running.work import Pending, Work, shown
+from palaestra.envs.running.work import Pending, Work, format_arguments
 
 log = logging.getLogger("palaestra.envs")
 STALL_SHARE = 0.5
@@ -38,7 +38,7 @@ class Stall:
 
     def __str__(self) -> str:
         what = f"has waited {self.seconds:.1f} s for {self.waits}" if self.waits else f"has run {self.seconds:.1f} s"
-        call = f"{self.tool}({shown(self.arguments)})"
+        call = f"{self.tool}({format_arguments(self.arguments)})"
         return f"{self.env_id} slot {self.slot}: {call} {what} of the {self.timeout:g} s it may"
 
 
@@ -61,10 +61,10 @@ class Inbox:
 
     def stall(self, work: Work) -> Stall:
         """Return how a job stands now."""
-        waits = "" if work.begun is not None else "a thread"
-        if not work.admitted and work.begun is None and work.conditions.limit is not None:
+        waits = "" if work.started_at is not None else "a thread"
+        if not work.admitted and work.started_at is None and work.conditions.limit is not None:
             waits = "its limit"
-        seconds = time.monotonic() - (work.asked if work.begun is None else work.begun)
+        seconds = time.monotonic() - (work.requested_at if work.started_at is None else work.started_at)
         return Stall(self.env_id, work.pending.slot, work.label, work.arguments, seconds, work.patience, waits)
 
     def begin(self, works: Sequence[Work]) -> None:
@@ -75,7 +75,7 @@ class Inbox:
             for work in works:
                 if work.over:
                     continue
-                work.begun = now
+                work.started_at = now
                 self._ticking += 1
                 seconds = work.patience
                 line = self._fresh.get(seconds)
@@ -172,7 +172,7 @@ class Inbox:
 
     def _stop(self, work: Work) -> None:
         work.over = True
-        if work.begun is not None:
+        if work.started_at is not None:
             self._ticking -= 1
 
     def _count(self, pending: Pending) -> None:

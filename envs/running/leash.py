@@ -50,11 +50,11 @@ def main() -> None:
     end_all()
 
 
-def listen(stream: IO[bytes], said: bytearray) -> None:
+def listen(stream: IO[bytes], tail: bytearray) -> None:
     """Keep the last bytes of the stream."""
     while part := os.read(stream.fileno(), 2**16):
-        said += part
-        del said[:-TOLD_BYTES]
+        tail += part
+        del tail[:-TOLD_BYTES]
 
 
 def end_all() -> None:

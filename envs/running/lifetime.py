@@ -24,9 +24,9 @@ class Living(Protocol):
 _living: WeakSet[Living] = WeakSet()
 
 
-def close_at_exit(one: Living) -> None:
+def close_at_exit(living: Living) -> None:
     """Close the object when the process exits, if it still exists then; a forked child forgets it."""
-    _living.add(one)
+    _living.add(living)
 
 
 def _close_all() -> None:

@@ -9,49 +9,41 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol
-
-
-class QueuedCall(Protocol):
-    """A call in the queue of a limit."""
-
-    admitted: bool
-    over: bool
-    """True once no caller needs it any more."""
+from typing import Any
 
 
 class Limit:
-    """Limit of one tool, with the queue of its waiting calls."""
+    """Limit of one tool, with the queue of its waiting calls, each a Work."""
 
     def __init__(self, concurrency: int | None, per_second: float | None) -> None:
         self.concurrency = concurrency
         self.per_second = per_second
         self._lock = threading.Lock()
         self._inside = 0
-        self._line: deque[Any] = deque()
+        self._queue: deque[Any] = deque()
         self._next_start = 0.0
         """First time that is not reserved, on the monotonic clock."""
         self._next_turn = 0.0
         """Earliest time for the next call, by those that have begun."""
 
-    def enter(self, job: QueuedCall) -> bool:
+    def enter(self, job: Any) -> bool:
         """Return True if the call may begin now; otherwise queue it, and `leave` will return it."""
         with self._lock:
             if self.concurrency is not None and self._inside >= self.concurrency:
-                self._line.append(job)
+                self._queue.append(job)
                 return False
             self._inside += 1
             job.admitted = True
             return True
 
-    def leave(self, job: QueuedCall) -> Any | None:
+    def leave(self, job: Any) -> Any | None:
         """Release the place of a call that is over or dropped, and return the next to begin. May be called twice."""
         with self._lock:
             if not job.admitted:
                 return None
             job.admitted = False
-            while self._line:
-                following = self._line.popleft()
+            while self._queue:
+                following = self._queue.popleft()
                 if not following.over:
                     following.admitted = True
                     return following
@@ -86,7 +78,7 @@ class Limit:
         """Reset the limit in a forked child: the threads that would leave are not in it."""
         self._lock = threading.Lock()
         self._inside = 0
-        self._line.clear()
+        self._queue.clear()
 
 
 @cache

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from typing import Any
 
 LENGTH = struct.Struct("!I")
@@ -73,10 +74,14 @@ def read(connection: socket.socket) -> bytes | None:
     return None if head is None else exactly(connection, LENGTH.unpack(head)[0])
 
 
-def exactly(connection: socket.socket, size: int) -> bytes | None:
-    """Read `size` bytes; None if the other side closed the socket."""
+def exactly(connection: socket.socket, size: int, until: float | None = None) -> bytes | None:
+    """Read `size` bytes, or raise TimeoutError at the time `until`; None if the other side closed the socket."""
     data = bytearray()
     while len(data) < size:
+        if until is not None:
+            if (seconds := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            connection.settimeout(seconds)
         part = connection.recv(min(size - len(data), 2**16))
         if not part:
             return None

@@ -52,23 +52,15 @@ class WorkerProcess:
 
     def send(self, message: Any, seconds: float) -> None:
         """Send a message as JSON, within `seconds`."""
-        data = json.dumps(message).encode()
         self.socket.settimeout(seconds)
-        self.socket.sendall(LENGTH.pack(len(data)) + data)
+        process_child.write(self.socket, message)
 
     def receive(self, size: int, until: float) -> bytes:
         """Receive `size` bytes; raise TimeoutError at the time `until`, EOFError where the process is gone."""
-        data = bytearray()
-        while len(data) < size:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self.socket.settimeout(left)
-            part = self.socket.recv(min(size - len(data), 2**16))
-            if not part:
-                raise EOFError
-            data += part
-        return bytes(data)
+        data = process_child.exactly(self.socket, size, until)
+        if data is None:
+            raise EOFError
+        return data
 
     def message(self, until: float) -> dict[str, Any]:
         """Receive a whole message."""

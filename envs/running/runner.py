@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from palaestra.envs.running.crew import Crew
 from palaestra.envs.running.inbox import Inbox, leave_line
 from palaestra.envs.running.limits import LIMITS
-from palaestra.envs.running.loop import Lag, LoopThread
+from palaestra.envs.running.loop import LoopThread
 from palaestra.envs.running.processes import run_in_process
 from palaestra.envs.running.work import Pending, Work, WorkMode
 from palaestra.errors import Broken, UsageError
@@ -35,11 +35,6 @@ class Runner:
         self._held_loops: list[LoopThread] = []
         self._closed = False
 
-    @property
-    def lag(self) -> Lag:
-        """Lag of the event loop."""
-        return Lag() if self._loop is None else self._loop.lag
-
     def start(self, pendings: Iterable[Pending], inbox: Inbox) -> None:
         """Start every job of these Pendings. It is best to start many together: a wake-up of the loop costs as much as
         a call."""
@@ -48,7 +43,7 @@ class Runner:
         for pending in pendings:
             pending.runner, pending.inbox = self, inbox
             for work in pending.works:
-                work.asked = now
+                work.requested_at = now
                 limit = work.conditions.limit
                 if limit is None:
                     going.setdefault(work.conditions.mode, []).append(work)

@@ -66,8 +66,8 @@ class Work:
     """A job. The maker sets the first attributes, the runner the outcome; an inbox guards the last ones."""
 
     __slots__ = (
-        "admitted", "arguments", "asked", "begun", "child", "conditions", "error", "label", "late", "over", "pending",
-        "run", "seconds", "task", "value",
+        "admitted", "arguments", "child", "conditions", "error", "label", "late", "over", "pending",
+        "requested_at", "run", "seconds", "started_at", "task", "value",
     )  # fmt: skip
 
     def __init__(
@@ -90,8 +90,8 @@ class Work:
         self.pending: Pending
         self.over = False
         """True if it has its outcome, is late, or is no longer needed."""
-        self.asked = 0.0
-        self.begun: float | None = None
+        self.requested_at = 0.0
+        self.started_at: float | None = None
         self.admitted = False
         """True while it counts against its limit."""
         self.task: Any = None
@@ -106,10 +106,10 @@ class Work:
 
     def rings(self, share: float) -> float:
         """Return the time at which `share` of the timeout has passed."""
-        return float("inf") if self.begun is None else self.begun + share * self.patience
+        return float("inf") if self.started_at is None else self.started_at + share * self.patience
 
     def __str__(self) -> str:
-        return f"{self.label}({shown(self.arguments)})"
+        return f"{self.label}({format_arguments(self.arguments)})"
 
     def outcome(self) -> Any:
         """Return the value, or raise the error."""
@@ -201,7 +201,7 @@ def warn_late(where: str, works: Sequence[Work]) -> None:
             log.warning("%s: %s did not end within %g s", where, work.label, work.conditions.seconds)
 
 
-def shown(arguments: Mapping[str, Any]) -> str:
+def format_arguments(arguments: Mapping[str, Any]) -> str:
     """Return the arguments as a short text."""
     text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."

@@ -250,7 +250,7 @@ def _probe(machine: Machine, index: int, task: Task) -> Iterator[str]:
         if index == 0:
             print("\nAs the agent is asked\n" + transcript(next(iter(events.values())).messages))
         while machine.is_open:
-            seat, event = next(iter(machine.asked.items()))
+            seat, event = next(iter(machine.pending_events.items()))
             new = [schema for schema in event.tools if schema["function"]["name"] not in called]
             calls = [formats.ParsedCall(schema["function"]["name"], arguments(schema)) for schema in new]
             called.update(call.name for call in calls)

@@ -161,7 +161,7 @@ class PlayConsole:
             self._reward(seat, event)
         if isinstance(self.hand.playable, Machine):
             spec = self.hand.playable.spec
-            self._source(type(spec.author), "reward" if spec.judged else "rounds")
+            self._source(type(spec.author), "reward" if spec.has_reward else "rounds")
 
     def _do_tokens(self, argument: str) -> None:
         name = argument or self.model

@@ -129,7 +129,7 @@ def _rescored(
     from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 
     stage = ReplayMachines(env_options)
-    by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.judged
+    by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.has_reward
     scorer = None if by_rounds else find_scorer(name, env_options)
     for whole in reading.whole() if by_rounds else ([record] for record in reading):
         with blaming(whole[0][0]):

@@ -118,8 +118,8 @@ def test_a_step_that_never_returns_is_broken_and_does_not_starve_the_others(aren
     opened = begun(arena(ECHO, 3, timeout=50, max_workers=1))
     opened.send({0: "hang", 1: "x", 2: "y"})
     (job,) = opened._tables[0].out[0].works
-    assert becomes(lambda: job.begun is not None)
-    job.begun -= 50.0  # It has hung for so long, and a busy machine takes nothing from the others.
+    assert becomes(lambda: job.started_at is not None)
+    job.started_at -= 50.0  # It has hung for so long, and a busy machine takes nothing from the others.
     ended = heard(opened, 3)
     assert [ended[slot].ending for slot in range(3)] == [Ending.BROKEN, Ending.ANSWERED, Ending.ANSWERED]
     assert ended[0].reward is None

@@ -34,7 +34,7 @@ def sell(what):
 
 
 def sold(hand):
-    return [kit.sold for _, kit in hand.machine.kits.made]
+    return [kit.sold for _, kit in hand.machine.kits.instances]
 
 
 def stored(hand):

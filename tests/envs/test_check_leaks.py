@@ -10,8 +10,8 @@ import pytest
 from checked import failed, findings
 
 from palaestra.envs.checks import holdups
-from palaestra.envs.checks.blocking import blocking_line
-from palaestra.envs.core import slow_tools
+from palaestra.envs.running import holdups as holding
+from palaestra.envs.running.holdups import blocking_line
 
 HELD_UP = "others are never held up"
 LEFT = {
@@ -82,10 +82,10 @@ def test_what_waits_beside_the_others_is_no_finding(monkeypatch):
 
 
 def test_a_plain_tool_that_is_slow_in_use_is_told_once(caplog):
-    slow_tools._slow.clear()
+    holding._slow.clear()
     with caplog.at_level(logging.WARNING, logger="palaestra.envs"):
         for _ in range(4):
-            slow_tools.note("add", "Napping", 0.4)
+            holding.note_slow("add", "Napping", 0.4)
     (told,) = caplog.messages
     assert told.startswith(
         "the plain tool 'add' of Napping took 0.4 s, and every other episode waits for it; write @tool("

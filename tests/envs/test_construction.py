@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 import palaestra
 from palaestra import EnvironmentDefect, UsageError
 from palaestra.envs import Task, TextEnv, ToolEnv
-from palaestra.envs.arena.opening import made
+from palaestra.envs.arena.opening import make_author
 from palaestra.envs.suite.two_hop import TwoHop
 
 
@@ -59,7 +59,7 @@ class Own(TwoHop):
 
 def built(author, **options):
     """An object of a class, as its id would give it."""
-    return made(f"{__name__}:{author.__name__}", options)
+    return make_author(f"{__name__}:{author.__name__}", options)
 
 
 def test_every_environment_takes_a_format_from_gymnasium_and_its_spec_keeps_it():

@@ -78,6 +78,8 @@ def test_a_turn_without_a_call_is_the_answer():
     assert (reward, info["parts"]) == (1.0 - 0.25, {"success": 1.0, "brevity": -0.5})
     assert (info["attempt"].answer, info["attempt"].messages[-1]["content"]) == ("yes", "<think>hm</think>\n yes ")
     refused("has ended", env.step, "again")
+    env.reset()
+    refused("expected str", env.step, 3)
 
 
 def test_a_turn_is_answered_in_the_order_of_its_calls_faults_and_those_beyond_the_cap_too():
@@ -207,14 +209,6 @@ def test_an_info_is_a_copy_and_a_transcript_is_not_obeyed_by_a_terminal(capsys):
     human.reset(seed=0)
     human.step(human.call("add", a=1))
     assert "tool (add): 2" in capsys.readouterr().out
-
-
-def test_misuse_is_named():
-    refused("'train' or 'eval'", lambda: make(split="test"))
-    env = make()
-    refused("before an episode", env.step, "x")
-    env.reset()
-    refused("expected str", env.step, 3)
 
 
 def test_the_space_holds_all_strings_and_an_idle_environment_is_small():

@@ -8,9 +8,7 @@ from palaestra.envs.arena.driving import settle
 from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.core.branches import fork, put, take
 from palaestra.envs.core.machine import Machine
-from palaestra.envs.suite.negotiation import Negotiation
-from palaestra.envs.suite.solver_critic import SolverCritic
-from palaestra.episode import Ending, Start
+from palaestra.episode import Start
 from palaestra.errors import UsageError
 
 
@@ -74,16 +72,6 @@ def test_a_branch_is_branched_and_restored_with_its_own_noise_any_number_of_time
         put(one, snapshot)
         assert end(one, *turns) == first
     assert end(game, "x", COUNT, "y", "z") != first
-
-
-@pytest.mark.parametrize("kind", [SolverCritic, Negotiation])
-def test_a_branch_can_end_without_its_parent(kind):
-    game = begun(kind())
-    (child,) = fork(game, 1, own_noise=False)
-    events = child.stop(Ending.LENGTH_LIMIT, kind.seats[0])
-    assert {event.ending for event in events.values()} == {Ending.LENGTH_LIMIT, Ending.TURN_LIMIT}
-    assert game.is_open
-    assert not child.is_open
 
 
 class Careless(Dice):

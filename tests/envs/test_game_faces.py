@@ -140,17 +140,6 @@ def test_a_face_pickles_in_the_middle_of_a_game_and_after_it(face, turns):
     assert take(twin, 3) == take(env, 3)
 
 
-@pytest.mark.parametrize("kind", ["aec", "parallel"])
-def test_a_registered_game_pickles(kind):
-    env = pettingzoo.make(kind, DEBATE)
-    twin = pickle.loads(pickle.dumps(env))
-    assert env.reset(seed=2) == twin.reset(seed=2)
-    assert twin.machine.state.seats.keys() == env.machine.state.seats.keys()
-    assert [one.messages for one in twin.machine.state.seats.values()] == [
-        one.messages for one in env.machine.state.seats.values()
-    ]
-
-
 @FACES
 def test_options_that_nobody_reads_are_refused(face):
     env = face(Bells())

@@ -79,7 +79,7 @@ def fails_when_told(self, task, rng):
 
 def test_an_authors_error_reaches_the_caller_and_the_arena_goes_on():
     spec = spec_of(flawed(rounds=fails_when_told)())
-    arena = LocalArena(lambda: Machine(spec), 2, name="flawed")
+    arena = LocalArena({"": lambda: Machine(spec)}, 2, name="flawed")
     seated(arena)
     arena.send({0: "fail"})
     arena.send({1: "y"})

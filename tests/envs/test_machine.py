@@ -39,7 +39,7 @@ def untroubled():
 def test_each_step_gives_events_or_what_is_to_be_done_before_the_next(kit, eager):
     machine, seen = machine_of(JudgedShop, kit), []
     machine.eager = eager
-    assert (machine.is_open, machine.asked) == (False, {})
+    assert (machine.is_open, machine.pending_events) == (False, {})
     (event,) = led(machine, machine.open({None: Start(0, 1)}), seen=seen).values()
     assert (event.ending, [tool["function"]["name"] for tool in event.tools]) == (None, ["look", "sell"])
     assert led(machine, machine.act(None, call("look") + SELL), seen=seen)[None].messages[1]["content"] == "sold"

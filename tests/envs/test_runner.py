@@ -213,7 +213,7 @@ def test_finished_calls_leave_nothing_behind_in_the_inbox():
     runner, owner, inbox = Runner(2), Stubborn(), Inbox()
     stays, _ = started(runner, owner, "stay", inbox=inbox)
     (work,) = stays.works
-    assert becomes(lambda: work.begun is not None)  # The first clock to ring: the others are behind it in their line.
+    assert becomes(lambda: work.started_at is not None)  # The others are behind it in their queue.
     for _ in range(400):
         pending, _ = started(runner, owner, *["quick"] * 4, inbox=inbox)
         assert heard(inbox) == [pending]

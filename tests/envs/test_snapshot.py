@@ -103,7 +103,7 @@ def play(env):
 
 def box(env):
     """The toolkit of an environment."""
-    return env.machine.kits.made[0][1]
+    return env.machine.kits.instances[0][1]
 
 
 def start(env):

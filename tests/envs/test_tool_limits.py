@@ -73,7 +73,7 @@ def test_a_loop_that_is_held_lets_no_more_begin_than_the_rate(limited):
     opened.send(dict.fromkeys(range(6), call("paced")))
     while not workshop.begun:
         time.sleep(0.001)
-    opened._runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all the others fall due.
+    opened._jobs.runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all the others fall due.
     assert len(opened.recv(6, 60)) == 6
     assert kept(freed[0], (begun for begun in workshop.begun if begun >= freed[0]))
 
@@ -83,9 +83,9 @@ def test_waiting_for_a_place_is_not_held_against_the_call(limited):
     opened.send(dict.fromkeys(range(4), call("held")))  # Its deadline is a minute.
     works = [opened._tables[slot].out[0].works[0] for slot in range(4)]
     for work in works:
-        work.asked -= 100
+        work.requested_at -= 100
     for inside in range(4):
-        assert [work.begun is None for work in works] == [at > inside for at in range(4)]
+        assert [work.started_at is None for work in works] == [at > inside for at in range(4)]
         assert opened.recv(1, 0.01) == [], "its minute has only begun"
         workshop.tickets.append("out")
         assert [(event.slot, event.ending) for event in opened.recv(1, 60)] == [(inside, None)]
@@ -105,7 +105,7 @@ def test_calls_that_are_given_up_free_their_places(limited):
         (0, Ending.BROKEN), (1, Ending.BROKEN), (2, Ending.BROKEN), (3, None)
     ]  # fmt: skip
     limit = collect(workshop.Limited)["closed"].conditions.limit
-    assert (limit._inside, list(limit._line)) == (0, [])
+    assert (limit._inside, list(limit._queue)) == (0, [])
 
 
 def test_closing_an_environment_lets_others_in(limited):

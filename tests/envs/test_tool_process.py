@@ -78,7 +78,7 @@ def test_a_call_that_is_given_up_kills_its_process(arena):
     opened = begun(arena(workshop.Heavy, 1))
     opened.send({0: hermes.render([ParsedCall("spin_long", {})])})
     (work,) = opened._tables[0].out[0].works
-    assert becomes(lambda: work.begun is not None)
+    assert becomes(lambda: work.started_at is not None)
     pid = work.child.process.pid
     opened.begin(0, palaestra.Start(1, 1))
     assert gone(pid)
@@ -120,7 +120,7 @@ def test_the_processes_die_with_us_even_while_they_compute():
         "_, pending = prepared('spin_long', {})\n"
         "(work,) = pending.works\n"
         "Runner(1).start((pending,), Inbox('w'))\n"
-        "while work.begun is None: time.sleep(0.01)\n"
+        "while work.started_at is None: time.sleep(0.01)\n"
         "print(work.child.process.pid, flush=True); time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, os.path.dirname(__file__)], stdout=subprocess.PIPE)

@@ -1,50 +1,11 @@
-"""A toolkit whose methods nobody would call as they are written is refused when its class is made."""
+"""What is no toolkit is refused by name."""
 
 from functools import partial
 
 import pytest
 
 from palaestra import EnvironmentDefect, Task
-from palaestra.envs import TextEnv, ToolEnv, Toolkit, tool
-
-
-async def _later(self, *arguments):
-    pass
-
-
-def _nothing(self):
-    pass
-
-
-def _extra(self, task, rng, further):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("name", "method", "said"),
-    [("restore", _later, "Kit.restore is an async def, which nobody would await; write a plain method, def restore("),
-     ("snapshot", _later, "Kit.snapshot is an async def"),
-     ("start", _nothing, "Kit.start is not called as it is written (too many positional arguments)"),
-     ("start", _extra, "write def start(self, task, rng)"), ("close", _extra, "write def close(self)"),
-     ("final", _extra, "write def final(self)")],
-)  # fmt: skip
-def test_a_method_that_nobody_would_call_as_written_is_refused_also_where_it_is_mixed_in(name, method, said):
-    for bases in ((Toolkit,), (type("Mixed", (), {name: method}), Toolkit)):
-        with pytest.raises(EnvironmentDefect) as refused:
-            type("Kit", bases, {name: method} if len(bases) == 1 else {})
-        assert said in str(refused.value)
-
-
-def test_a_method_may_take_more_than_it_is_given_and_some_may_be_awaited():
-    class Kit(Toolkit):
-        def start(self, *arguments, seed=0):
-            pass
-
-        async def close(self, wait=False):
-            pass
-
-        async def final(self):
-            return {}
+from palaestra.envs import TextEnv, ToolEnv, tool
 
 
 class Notebook:

@@ -64,7 +64,7 @@ def test_threads_are_bounded(arena, worlds):
     opened = begun(arena(slots=4, max_workers=2))
     before = threading.active_count()
     opened.send({slot: call("stay", name=str(slot)) for slot in range(4)})
-    assert becomes(lambda: len(opened._runner._crew._running) == 2)
+    assert becomes(lambda: len(opened._jobs.runner._crew._running) == 2)
     assert opened.recv(1, timeout=0.01) == []
     assert threading.active_count() <= before + 2
     worlds.gate.set()
@@ -91,16 +91,16 @@ def test_a_deadline_breaks_one_slot_and_not_its_neighbours(arena, name, worlds):
 def test_begin_discards_what_runs_without_a_reward(arena, worlds):
     opened = begun(arena(slots=2))
     opened.send({0: call("stay", name="late")})
-    assert becomes(lambda: opened._runner._crew._running)
+    assert becomes(lambda: opened._jobs.runner._crew._running)
     opened.begin(0, Start(task=7, seed=70))
     opened.begin(1, Start(task=8, seed=80))
     events = opened.recv(2)
     assert [(event.start.task, event.ending) for event in events] == [(7, None), (8, None)]
     opened.send({0: call("add", a=1)})
     assert opened.recv(1, timeout=60)[0].messages[0]["content"] == "2"
-    assert opened._runner._crew._lost == 1
+    assert opened._jobs.runner._crew._lost == 1
     worlds.gate.set()
-    assert becomes(lambda: not opened._runner._crew._lost)  # Its thread is back, so its result has come.
+    assert becomes(lambda: not opened._jobs.runner._crew._lost)  # Its thread is back, so its result has come.
     opened.send({1: call("wait", seconds=0.0, name="on")})
     assert [event.slot for event in opened.recv(1)] == [1]
 

@@ -7,7 +7,7 @@ import pytest
 
 from palaestra.envs.browser.site import SiteResponse
 from palaestra.envs.browser.text.browser import TextBrowser
-from palaestra.envs.core.calls import _at_once
+from palaestra.envs.core.calls import _run_without_waiting
 from palaestra.errors import ToolError
 
 WORDS = (
@@ -69,7 +69,7 @@ def test_whatever_a_site_sends_is_a_page_or_an_error_of_the_tool(seed):
         tab = TextBrowser().session({"a.test": site, "b": site})
         for _ in range(25):
             try:
-                _at_once(action(tab, site, rng))
+                _run_without_waiting(action(tab, site, rng))
                 seen += 1
             except ToolError:
                 told += 1

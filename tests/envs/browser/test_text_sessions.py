@@ -6,7 +6,7 @@ import pytest
 
 from palaestra.envs.browser.site import Pages, SiteResponse
 from palaestra.envs.browser.text.browser import TextBrowser
-from palaestra.envs.core.calls import _at_once
+from palaestra.envs.core.calls import _run_without_waiting
 from palaestra.errors import Broken, ToolError
 
 FORM = """
@@ -59,7 +59,7 @@ def tab(site):
 
 
 def do(action):
-    return _at_once(action)
+    return _run_without_waiting(action)
 
 
 SENT = "h=1&c=on&r=y&s=m&t=one%0D%0Atwo&u=&outside=in"

@@ -9,7 +9,7 @@ from palaestra.envs.browser.browser import Page
 from palaestra.envs.browser.network.addresses import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Pages, SiteResponse
-from palaestra.envs.core.calls import _at_once
+from palaestra.envs.core.calls import _run_without_waiting
 from palaestra.envs.running.work import WorkMode
 from palaestra.envs.tools.browser import ReadingBrowser, WebBrowser, in_browser
 from palaestra.errors import Broken, ToolError, UsageError
@@ -72,7 +72,7 @@ def kit():
 
 
 def do(action):
-    return _at_once(action)
+    return _run_without_waiting(action)
 
 
 def test_branches_of_an_episode_share_no_site_and_no_tab():

@@ -1,0 +1,79 @@
+"""Code that holds others up: it blocks an event loop, or computes for long in the thread that drives all episodes.
+
+Left out: what runs on a loop (`loop`), and a round of a loop that moves (it holds nobody up for long).
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+HELD_SECONDS = 0.2
+"""Seconds that code may hold others up, unnamed."""
+ADVICE = (
+    "and every other episode waits for it; write @tool(blocking=True) above it, or make it an async def that awaits"
+)
+_GLANCE_SECONDS = 0.01
+_GLANCES = 12
+"""Number of glances in all of which code must stand still: in fewer it may only lack a processor."""
+_TWICE = 2
+"""Number of slow calls before the warning: a single one may be a short pause of the machine."""
+
+log = logging.getLogger("palaestra.envs")
+_slow: dict[tuple[str, str], int] = {}
+
+
+def note_slow(name: str, where: str, seconds: float) -> None:
+    """Record that a call of the plain tool `name` of the class `where` took longer than HELD_SECONDS."""
+    times = _slow[where, name] = _slow.get((where, name), 0) + 1
+    if times == _TWICE:
+        log.warning("the plain tool %r of %s took %.1f s, %s (said once)", name, where, seconds, ADVICE)
+
+
+def still(glance: Callable[[], T | None], runs: Callable[[], bool]) -> T | None:
+    """Return what the last of many glances shows, if none in HELD_SECONDS shows None; None once `runs` is False."""
+    since, glances = time.monotonic(), 0
+    while runs():
+        value, now = glance(), time.monotonic()
+        glances += 1
+        if value is None:
+            since, glances = now, 0
+        elif now - since > HELD_SECONDS and glances > _GLANCES:
+            return value
+        time.sleep(_GLANCE_SECONDS)
+    return None
+
+
+def frames(thread: threading.Thread) -> Iterator[FrameType]:
+    """Yield the frames of the code that a thread runs, the innermost first."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def blocking_line(coroutine: Coroutine[Any, Any, Any], file: str, seconds: float) -> str:
+    """Run a coroutine for at most `seconds` and return the line of `file` that blocked its loop, or "".
+
+    While it awaits, its thread is in the loop; while it blocks, the thread stays in the file. The result of the
+    coroutine and its exceptions are ignored.
+    """
+
+    def run() -> None:
+        with suppress(Exception):
+            asyncio.run(asyncio.wait_for(coroutine, seconds))
+
+    def line() -> str | None:
+        numbers = [frame.f_lineno for frame in frames(thread) if frame.f_code.co_filename == file]
+        return f"{file}, line {numbers[0]}" if numbers else None
+
+    until = time.monotonic() + seconds
+    thread = threading.Thread(target=run, name="palaestra-watched", daemon=True)
+    thread.start()
+    return still(line, lambda: thread.is_alive() and time.monotonic() < until) or ""
