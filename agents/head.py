@@ -118,10 +118,10 @@ def _candidates(config: Any, layer: Any) -> Iterator[Head]:
     return (Head(layer, scale, cap) for cap in (*caps, None) for scale in (*scales, 1.0))
 
 
-def _gap(found: Tensor, own: Tensor) -> float:
+def _gap(logits: Tensor, model_logits: Tensor) -> float:
     """Return the largest difference of two sets of logits, relative to the largest logit; the worse of the two rows."""
-    largest = own.abs().amax((1, 2)).clamp(min=1e-30)
-    return float(((found - own).abs().amax((1, 2)) / largest).max())
+    largest = model_logits.abs().amax((1, 2)).clamp(min=1e-30)
+    return float(((logits - model_logits).abs().amax((1, 2)) / largest).max())
 
 
 def _refusal(model: Any, reason: str) -> UsageError:

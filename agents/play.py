@@ -71,18 +71,18 @@ def play(
     *,
     limits: TokenLimits | None = None,
     temperature: float = 1.0,
-    wanted: Callable[[Start], bool] | None = None,
+    still_needed: Callable[[Start], bool] | None = None,
 ) -> Generator[Episode, None, None]:
     """Play the starts, yielding each episode as it ends.
 
-    A BROKEN episode is tried once more and then yielded without a reward. An episode whose start is no longer `wanted`
-    is dropped unfinished. Closing the generator cancels what runs.
+    A BROKEN episode is tried once more and then yielded without a reward. An episode is dropped unfinished when its
+    start is no longer `still_needed`. Closing the generator cancels what runs.
     """
     table = _Table(agent, arena, iter(starts), limits or TokenLimits(), temperature)
     try:
         while table.fill():
-            if wanted is not None:
-                table.drop_unless(wanted)
+            if still_needed is not None:
+                table.drop_unless(still_needed)
             table.serve_engine()
             yield from table.serve_arena()
     finally:
@@ -122,10 +122,10 @@ class _Table:
             self.arena.begin(slot, start)
         return bool(self.seats)
 
-    def drop_unless(self, wanted: Callable[[Start], bool]) -> None:
-        """Drop the episodes that are not wanted; the arena discards each when its slot begins another."""
+    def drop_unless(self, still_needed: Callable[[Start], bool]) -> None:
+        """Drop the episodes that are no longer needed; the arena discards each when its slot begins another."""
         for slot, seat in list(self.seats.items()):
-            if not wanted(seat.start):
+            if not still_needed(seat.start):
                 if seat.ticket is not None:
                     self.agent.engine.cancel(seat.ticket)
                     del self.tickets[seat.ticket]
@@ -145,7 +145,7 @@ class _Table:
                 seat.fault = completion.fault
                 self.arena.finish(slot, Ending.BROKEN)
                 continue
-            text = self._spoken(seat, completion)
+            text = self._add_response(seat, completion)
             if completion.cut:
                 self.arena.finish(slot, Ending.LENGTH_LIMIT, text)
             else:
@@ -158,7 +158,7 @@ class _Table:
         outstanding = len(self.seats) - len(self.tickets)
         if not outstanding:
             return
-        for event in self._heard(outstanding):
+        for event in self._receive_events(outstanding):
             seat = self.seats.get(event.slot)
             if seat is None or event.start.key != seat.start.key or seat.ticket is not None:
                 continue  # This event belongs to a dropped episode.
@@ -171,7 +171,7 @@ class _Table:
                 self._leave(event.slot)
                 yield _episode(event, seat)
 
-    def _heard(self, outstanding: int) -> list[Event]:
+    def _receive_events(self, outstanding: int) -> list[Event]:
         """Return the events of the arena; wait briefly for fast tools, as a decode step costs the same for many."""
         events: list[Event] = []
         if self.arena.ordered:  # The rows decoded together must not depend on the speed of tools.
@@ -235,7 +235,7 @@ class _Table:
         self.free.append(slot)
 
     @staticmethod
-    def _spoken(seat: _Seat, completion: Completion) -> str:
+    def _add_response(seat: _Seat, completion: Completion) -> str:
         assert seat.conversation is not None, "an engine answered a request that was never made"
         if completion.text is not None:
             seat.conversation.add_text(completion.text)

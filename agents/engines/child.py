@@ -41,9 +41,9 @@ class EngineServer:
         self.connection = connection
         self.folder = ""
         self.engine: Talking
-        self.theirs: dict[int, int] = {}
-        """The parent's ticket of each ticket of the engine; `ours` is the inverse."""
-        self.ours: dict[int, int] = {}
+        self.parent_tickets: dict[int, int] = {}
+        """The parent's ticket of each ticket of the engine; `engine_tickets` is the inverse."""
+        self.engine_tickets: dict[int, int] = {}
         self.said_at = 0.0
 
     def serve(self) -> None:
@@ -58,9 +58,9 @@ class EngineServer:
     def answer(self, done: list[Completion]) -> None:
         """Send the turns that ended."""
         if done:
-            tickets = [self.theirs.pop(completion.ticket) for completion in done]
+            tickets = [self.parent_tickets.pop(completion.ticket) for completion in done]
             for ticket in tickets:
-                del self.ours[ticket]
+                del self.engine_tickets[ticket]
             pairs = zip(done, tickets, strict=True)
             self.say("done", [replace(completion, ticket=ticket) for completion, ticket in pairs])
 
@@ -97,20 +97,20 @@ class EngineServer:
         """Read new weights from a file."""
         self.engine.update_weights(load_file(path).items(), version)
 
-    def held(self) -> int:
+    def cache_bytes(self) -> int:
         """Return the bytes of the cache."""
         return self.engine.held_bytes
 
     def submit(self, ticket: int, request: Request) -> None:
         """Begin a turn."""
-        self.ours[ticket] = self.engine.submit(request)
-        self.theirs[self.ours[ticket]] = ticket
+        self.engine_tickets[ticket] = self.engine.submit(request)
+        self.parent_tickets[self.engine_tickets[ticket]] = ticket
 
     def cancel(self, ticket: int) -> None:
         """Cancel a turn if it has not ended."""
-        if ticket in self.ours:
-            self.engine.cancel(self.ours[ticket])
-            del self.theirs[self.ours.pop(ticket)]
+        if ticket in self.engine_tickets:
+            self.engine.cancel(self.engine_tickets[ticket])
+            del self.parent_tickets[self.engine_tickets.pop(ticket)]
 
 
 def main(handle: int) -> None:

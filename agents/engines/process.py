@@ -172,7 +172,7 @@ class ProcessEngine:
     @property
     def held_bytes(self) -> int:
         """Return the bytes of the child's cache."""
-        return int(self._call("held"))
+        return int(self._call("cache_bytes"))
 
     def health(self) -> str:
         """Return why the engine does not work (the child has ended, or does not answer within 10 s), else ""."""

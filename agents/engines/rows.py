@@ -99,14 +99,14 @@ def plan(fresh: Iterable[Slot], slots: Sequence[Slot]) -> tuple[list[Feed], list
     return first, second
 
 
-def common(held: list[int], wanted: list[int]) -> int:
-    """Return the length of the longest common prefix, less than len(wanted): the last token must be fed."""
-    low, high = 0, min(len(held), len(wanted) - 1)
-    if held[:high] == wanted[:high]:
+def common(cached: list[int], whole: list[int]) -> int:
+    """Return the length of the longest common prefix, less than len(whole): the last token must be fed."""
+    low, high = 0, min(len(cached), len(whole) - 1)
+    if cached[:high] == whole[:high]:
         return high
     while low < high:
         middle = (low + high) // 2
-        if held[low : middle + 1] == wanted[low : middle + 1]:
+        if cached[low : middle + 1] == whole[low : middle + 1]:
             low = middle + 1
         else:
             high = middle

@@ -51,7 +51,7 @@ class Solution:
     """A solution, split at its computations."""
 
     steps: tuple[StitchedStep, ...]
-    rest: str
+    tail: str
     """Text after the last computation."""
     answer: str
     """Text after the thinking, if the solution has `<think>` tags; otherwise ""."""
@@ -59,7 +59,7 @@ class Solution:
 
     def turn(self, number: int, call: str) -> str:
         """Return the text of a turn with the call of its computation; `call` is empty after the last computation."""
-        text = self.steps[number].response if call else self.rest
+        text = self.steps[number].response if call else self.tail
         if self.thinks:
             text = f"<think>\n{text}\n</think>\n\n" if text else ""
         return "".join((text, "" if self.thinks or not text or not call else "\n", call or self.answer))
@@ -108,9 +108,9 @@ def agrees(solution: Solution, calls: Sequence[Call]) -> bool:
     return all(_equal(call.text, step.value) for call, step in zip(calls, solution.steps, strict=True))
 
 
-def _equal(said: str, claimed: str) -> bool:
+def _equal(actual_text: str, claimed: str) -> bool:
     try:
-        actual, expected = (float(text.strip().replace(",", "")) for text in (said, claimed))
+        actual, expected = (float(text.strip().replace(",", "")) for text in (actual_text, claimed))
     except ValueError:
         return False
     decimals = len(claimed.partition(".")[2])

@@ -33,7 +33,7 @@ class RecomputedReward(NamedTuple):
     """Recomputed reward of a recorded episode."""
 
     parts: Mapping[str, float]
-    named: Sequence[str] = ()
+    part_names: Sequence[str] = ()
     """Names of the parts that the author's code returned."""
     error: str = ""
     missing: str = ""
@@ -76,7 +76,7 @@ def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
     record = from_line(episode["line"].encode("utf-8", "surrogatepass")).episode
     try:
         if type(author).reward is ToolEnv.reward:
-            returned = _told_again(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
+            returned = _play_rounds(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
         else:
             returned = _judged(author, record)
         part_names = list(returned) if isinstance(returned, Mapping) else ["success"]
@@ -98,13 +98,13 @@ def _judged(author: ToolEnv, record: Episode) -> Any:
     return asyncio.run(waited()) if isawaitable(reward) else reward
 
 
-def _told_again(author: ToolEnv, record: Episode, said: Sequence[Any], worlds: Sequence[Any]) -> Any:
+def _play_rounds(author: ToolEnv, record: Episode, replies: Sequence[Any], worlds: Sequence[Any]) -> Any:
     start, task = record.start, record.attempt.task
     course = Course(episode_of(author, task, start.seed), task, start.seed, start.task)
     try:
         course.ask()
-        for number, replies in enumerate(said):
-            course.replies = dict(replies)
+        for number, round_replies in enumerate(replies):
+            course.replies = dict(round_replies)
             course.ask(worlds[number] if worlds else None)
     except Finished as end:
         return end.args[0][start.seat]

@@ -23,7 +23,7 @@ from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.leaks import changed, living
 from palaestra.envs.checks.settings import require_given, require_known, require_told
-from palaestra.envs.checks.trials import FEWEST, Subject, played, scripted, successes
+from palaestra.envs.checks.trials import FEWEST, Subject, play_together, scripted, successes
 from palaestra.envs.core.author import ToolEnv
 from palaestra.episode import Ending, Message
 from palaestra.errors import MissingExtra, UsageError
@@ -144,7 +144,9 @@ def determinism(subject: Subject) -> None:
 
 def determinism_of_others(subject: Subject) -> None:
     """Require that the same seed and turns give the same episode."""
-    first_difference = difference(played(subject, 1, _babble, 3), played(subject, 1, _babble, 3), "the end")
+    first_difference = difference(
+        play_together(subject, 1, _babble, 3), play_together(subject, 1, _babble, 3), "the end"
+    )
     require(
         not first_difference,
         f"two plays of one script differ; take all randomness from reset(seed=): {first_difference}",
@@ -158,7 +160,7 @@ def every_episode_ends(subject: Subject) -> None:
         quickest = float("inf")  # The computer may pause during one of them.
         for number in range(FEWEST):
             began = time.monotonic()
-            played(subject, 1, rule, number)
+            play_together(subject, 1, rule, number)
             quickest = min(quickest, time.monotonic() - began)
         slowest = max(slowest, quickest)
     if subject.entry_point is not None:
@@ -190,7 +192,7 @@ def hostile_turns_of_others(subject: Subject) -> None:
     texts = iter(HOSTILE)
     with contextlib.suppress(StopIteration):
         for number in range(len(HOSTILE)):
-            for event in played(subject, 1, lambda messages, rng: next(texts), number).values():
+            for event in play_together(subject, 1, lambda messages, rng: next(texts), number).values():
                 last = str(event.attempt.messages[-1]["content"]) if event.attempt else ""
                 require(
                     not last.startswith(_FAILED),
@@ -200,7 +202,7 @@ def hostile_turns_of_others(subject: Subject) -> None:
 
 def arena_equals_single(subject: Subject) -> None:
     """Require that episodes played at once are the same as episodes played one by one."""
-    together = played(subject, FEWEST, subject.rule)
+    together = play_together(subject, FEWEST, subject.rule)
     for chair in subject.chairs():
         for number in range(FEWEST):
             alone = chair.play_by(subject.rule, number, number)

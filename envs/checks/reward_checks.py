@@ -40,7 +40,7 @@ def rewards_see_the_attempt_alone(subject: Subject) -> None:
         ended, recomputed(author_entry[0], {**author_entry[1], **subject.options}, episodes), strict=True
     ):
         _require_equal(event, again)
-        returned_parts.update(again.named)
+        returned_parts.update(again.part_names)
     if never := sorted(set(ended[0].parts) - returned_parts):
         message = (
             f"the part {never[0]!r} is declared and was never returned, so it counts 0 in every episode; return it "
@@ -140,20 +140,20 @@ def hedged_answers_fail(subject: Subject) -> None:
         require(not lucky, f"the answer {text[:80]!r} hides the right one among others and succeeds; compare the whole")
 
 
-def _require_little(chair: Chair, name: str, played: list[tuple[float, float]]) -> None:
+def _require_little(chair: Chair, name: str, results: list[tuple[float, float]]) -> None:
     """Require no success beyond chance, and no reward beyond the ceiling, in the episodes of a cheat."""
     chance, ceiling = chair.declared("chance", 0.0), chair.declared("ceiling", None)
-    count = len(played)
+    count = len(results)
     # Luck may win one of a few episodes, and three standard deviations above its share of many.
     luck = max(1.0 if count < EPISODES else 0.0, CHEAT_MARGIN * count, 3 * sqrt(count * chance * (1 - chance)))
-    won = sum(won for won, _ in played)
+    won = sum(won for won, _ in results)
     kind, there = type(chair.author).__name__, " there" if chair.of else ""
     require(
         won <= chance * count + luck,
         f"the cheat {name!r}{chair.of} succeeds in {won / count:.0%}, and {kind}.chance{there} is "
         f"{chance:.0%}; reward only what was asked for, or declare the chance of guessing",
     )
-    paid = max((reward for won, reward in played if not won), default=0.0)
+    paid = max((reward for won, reward in results if not won), default=0.0)
     require(
         ceiling is None or paid <= ceiling,
         f"the cheat {name!r}{chair.of} was paid {paid:g} without success; {kind}.ceiling{there} is {ceiling}",

@@ -78,9 +78,9 @@ def splits_disjoint(subject: Subject) -> None:
         raise Noted("; ".join(notes))
 
 
-def _few(split: str, count: int, drawn: int) -> str:
+def _few(split: str, count: int, task_count: int) -> str:
     """Return the note that says what so few prompts mean for the success rate."""
-    message = f"{split} has {count} different prompts in {drawn} tasks"
+    message = f"{split} has {count} different prompts in {task_count} tasks"
     if split == "train":
         return f"{message}, few enough to learn by heart: success on train alone then shows nothing"
     return f"{message}: however many episodes are played, success on eval is uncertain by {98 / sqrt(count):.0f} points"

@@ -144,17 +144,17 @@ class Chair:
         """Open an episode, up to the seat's first turn; raise Broken where it cannot begin."""
         self.messages = []
         start = Start(task % self.machine.task_count, seed)
-        event = self._heard(self._played.open({None: start}, problem))
+        event = self._receive(self._played.open({None: start}, problem))
         require_unbroken(event)
         return event
 
     def say(self, text: str) -> Event:
         self.messages.append({"role": "assistant", "content": text})
-        return self._heard(self._played.act(None, text))
+        return self._receive(self._played.act(None, text))
 
     def leave(self, ending: Ending = Ending.LENGTH_LIMIT, text: str = "") -> Event:
         """Stop the seat, with the unfinished text of its turn."""
-        return self._heard(self._played.stop(ending, None, text))
+        return self._receive(self._played.stop(ending, None, text))
 
     def play(self, player: Callable[[list[Message]], str | None], task: int, seed: int) -> Event:
         """Play a whole episode and return its end. `player` returns the next turn, or None to stop."""
@@ -174,14 +174,14 @@ class Chair:
         """
         start = Start(task % self.machine.task_count, seed)
 
-        def player(heard: list[Message]) -> str | None:
-            response = rule(heard, seat_rng(self.seat, start, len(heard)))
+        def player(messages: list[Message]) -> str | None:
+            response = rule(messages, seat_rng(self.seat, start, len(messages)))
             text = formats.translate(response, self.format, self.schemas)
             return text if answers or not formats.get(self.format).parse(text, self.schemas).is_answer else None
 
         return self.play(player, task, seed)
 
-    def _heard(self, reply: Any) -> Event:
+    def _receive(self, reply: Any) -> Event:
         event = settle(self._played, reply)[None]
         self.messages += event.messages
         return event
@@ -193,7 +193,7 @@ def require_unbroken(event: Event) -> None:
         raise Broken(event.fault)
 
 
-def played(subject: Subject, count: int, rule: TrialRule, first: int = 0) -> dict[tuple[int, Seat], Event]:
+def play_together(subject: Subject, count: int, rule: TrialRule, first: int = 0) -> dict[tuple[int, Seat], Event]:
     """Play `count` episodes at once, a rule in every seat, and return how each ends by number and seat."""
     places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
     opened = arena(subject.env_id, len(places), **subject.options)
@@ -275,10 +275,10 @@ def _seen(event: Event) -> dict[str, Any]:
     return {"messages": event.messages, "parts": dict(event.parts), "ending": event.ending, "final": final}
 
 
-def require_untouched(kept: Task, task: Task) -> None:
+def require_untouched(original: Task, task: Task) -> None:
     """Require that a task did not change as it was played: later episodes and records hold it too."""
-    first_difference = difference(kept.data, task.data, "Task.data") or difference(
-        kept.answer, task.answer, "Task.answer"
+    first_difference = difference(original.data, task.data, "Task.data") or difference(
+        original.answer, task.answer, "Task.answer"
     )
     require(
         not first_difference,

@@ -15,7 +15,7 @@ from typing import Any
 from palaestra.envs.data.problem_files import problem
 from palaestra.envs.data.question_files import question
 from palaestra.envs.data.research_files import decrypted
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.science_files import MEGASCIENCE
 from palaestra.envs.data.science_files import question as science_question
 from palaestra.envs.data.task_files import TaskFileScan, first_of, label_of, prompt_of, task_of
@@ -95,7 +95,9 @@ def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
     if "question" in columns and {"golden_answers", "answer"} & {*columns} and not numbers:
         return lambda row: _answered(row, lambda: question(file, row)[1])
     if {*QUESTIONS}.isdisjoint(columns):
-        raise TaskFileError(file, f"it has the columns {named(columns)}; expected prompt, or one of {named(QUESTIONS)}")
+        raise TaskFileError(
+            file, f"it has the columns {list_names(columns)}; expected prompt, or one of {list_names(QUESTIONS)}"
+        )
     return lambda row: problem(file, row, QUESTIONS)[1]
 
 
@@ -114,5 +116,5 @@ def _test_prompt(row: Row) -> str:
         return prompt_of(cells)
     text = first_of(cells, QUESTIONS)[1]
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"has {describe(text)} as its question; expected a text in prompt, {named(QUESTIONS)}")
+        raise ValueError(f"has {describe(text)} as its question; expected a text in prompt, {list_names(QUESTIONS)}")
     return text

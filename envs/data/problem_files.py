@@ -9,7 +9,7 @@ Left out: files of several parts, and addresses on a network.
 from collections.abc import Callable, Iterable, Sequence
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.rows import Row, named, read_rows
+from palaestra.envs.data.rows import Row, list_names, read_rows
 from palaestra.envs.data.task_files import (
     WHOLE,
     TaskFileScan,
@@ -88,7 +88,7 @@ def problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
     name, prompt = first_of(row.columns, questions)
     if not isinstance(prompt, str) or not prompt.strip():
         names = ", ".join(map(repr, ("prompt", *questions)))
-        raise ValueError(f"has no question; expected one of the columns {names}, found {named(row.columns)}")
+        raise ValueError(f"has no question; expected one of the columns {names}, found {list_names(row.columns)}")
     task_id = str(first_of(row.columns, _IDS)[1] or f"{unit} {row.number}")
     data = {key: value for key, value in row.columns.items() if key != name}
     return split_of(prompt), Task(prompt, first_of(row.columns, _ANSWERS)[1], task_id, data)

@@ -21,7 +21,7 @@ from typing import Any
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.task_files import first_of
 from palaestra.episode import Task
 
@@ -29,7 +29,7 @@ ANSWERS = ("golden_answers", "possible_answers", "answer", "Answer")
 _IDS = ("id", "_id", "question_id")
 _TEST_SETS = ("possible_answers", "Answer")
 """Answer columns of files of which all rows are test rows."""
-_EXPECTED = f"question (Question) and one of {named(ANSWERS)}"
+_EXPECTED = f"question (Question) and one of {list_names(ANSWERS)}"
 
 
 def holds_questions(path: str) -> bool:
@@ -52,7 +52,7 @@ def question(file: str, row: Row) -> tuple[str, Task]:
     name, text = first_of(cells, ("question", "Question"))
     column, value = first_of(cells, ANSWERS)
     if not name or not column:
-        raise ValueError(f"has the columns {named(cells)}; expected {_EXPECTED}")
+        raise ValueError(f"has the columns {list_names(cells)}; expected {_EXPECTED}")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"has {describe(text)} in {name!r}; expected text")
     if cells.get("answerable") is False:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.task_files import first_of
 from palaestra.episode import Task
 
@@ -93,7 +93,7 @@ def _task(file: str, row: Row, folder: str) -> Task:
             image_bytes(_text(cells, "image"))  # Refused here rather than in an episode.
             data["image"] = cells["image"]
     else:
-        raise ValueError(f"has the columns {named(cells)}; expected {_EXPECTED}")
+        raise ValueError(f"has the columns {list_names(cells)}; expected {_EXPECTED}")
     name = data.get("file") or (image_bytes(data["image"])[0] if "image" in data else "")
     prompt += f"\n\nA file comes with it: {name}" if name else ""
     return Task(prompt, answer, str(first_of(cells, ("task_id", "id"))[1] or f"{file}:{row.number}"), data)

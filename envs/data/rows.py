@@ -199,10 +199,10 @@ def describe(value: Any) -> str:
     return f"an object ({', '.join(map(str, value))[:60] or 'empty'})"
 
 
-def named(columns: Collection[str], most: int = 8) -> str:
-    """Return the names of columns as text; of more than `most`, the first ones and a count."""
-    more = f" and {len(columns) - most} more" if len(columns) > most else ""
-    return ", ".join(map(repr, list(columns)[:most])) + more
+def list_names(columns: Collection[str], max_names: int = 8) -> str:
+    """Return the names of columns as text; of more than `max_names`, the first ones and a count."""
+    more = f" and {len(columns) - max_names} more" if len(columns) > max_names else ""
+    return ", ".join(map(repr, list(columns)[:max_names])) + more
 
 
 def _check_names(name: str, columns: Collection[str]) -> None:

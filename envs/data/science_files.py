@@ -15,7 +15,7 @@ from typing import Any
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.episode import Task
 
 WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
@@ -49,7 +49,9 @@ def question(file: str, row: Row) -> tuple[str, Task]:
         text, right, *wrong = (_cell(cells, column) for column in MEGASCIENCE)
         split, name, subject = split_of(text), "id", "subject"
     else:
-        raise ValueError(f"has the columns {named(cells)}; expected {named(GPQA)}, or {named(MEGASCIENCE)}")
+        raise ValueError(
+            f"has the columns {list_names(cells)}; expected {list_names(GPQA)}, or {list_names(MEGASCIENCE)}"
+        )
     data = {"wrong": wrong, "subject": str(cells.get(subject) or "")}
     return split, Task(text, right, str(cells.get(name) or f"{file}:{row.number}"), data)
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from palaestra.envs.core.tasks import check_split, split_of
 from palaestra.envs.core.transcript import visible
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
 
@@ -237,7 +237,7 @@ def _text(value: Any, where: str) -> str:
 def _nearest(name: str, columns: Mapping[str, Any]) -> str:
     """Return a text that names the row's columns and the one most like `name`."""
     close = get_close_matches(name, columns, n=1)
-    columns_found = f"found {named(columns) or 'no column'}"
+    columns_found = f"found {list_names(columns) or 'no column'}"
     return f"{columns_found}; is {close[0]!r} meant?" if close else columns_found
 
 

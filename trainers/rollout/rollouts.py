@@ -120,7 +120,7 @@ def play_batch(
             yield sampler.next()
 
     sampled_before = agent.engine.sampled
-    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature, wanted=sampler.wanted):
+    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature, still_needed=sampler.wanted):
         scoring.put(episode)
     assert batch is not None, "play ends when the batch is complete"
     for engine in trained_engines(agent):
