@@ -4,14 +4,12 @@ A record holds no environment, so a reward can read its attempt alone. The round
 again on the recorded turns. Left out: what a difference means (`reward_checks`).
 """
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from palaestra.authorship import foreign_line
@@ -21,6 +19,7 @@ from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.scoring import score
 from palaestra.envs.core.state import EpisodeState, Seat, episode_of
+from palaestra.envs.records.rescore import complete
 from palaestra.episode import Episode, Event
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.plain import from_plain, to_plain
@@ -78,7 +77,7 @@ def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
         if type(author).reward is ToolEnv.reward:
             returned = _play_rounds(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
         else:
-            returned = _judged(author, record)
+            returned = complete(author.reward(record.attempt), _SECONDS)
         part_names = list(returned) if isinstance(returned, Mapping) else ["success"]
         return RecomputedReward(score(type(author).__name__, author.parts, returned)[1], part_names)
     except Exception as error:  # Whatever the author's code raises is reported.
@@ -87,15 +86,6 @@ def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
         return RecomputedReward(
             {}, (), f"{type(error).__name__}: {error}" + (f" ({place})" if place else ""), missing or ""
         )
-
-
-def _judged(author: ToolEnv, record: Episode) -> Any:
-    reward: Any = author.reward(record.attempt)
-
-    async def waited() -> Any:
-        return await reward
-
-    return asyncio.run(waited()) if isawaitable(reward) else reward
 
 
 def _play_rounds(author: ToolEnv, record: Episode, replies: Sequence[Any], worlds: Sequence[Any]) -> Any:

@@ -19,7 +19,7 @@ from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
 from palaestra.envs.checks import prompts, reward_checks, task_checks, tool_checks
-from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped, difference, measure, require
+from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped, measure, require, require_same
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.leaks import changed, living
 from palaestra.envs.checks.settings import require_given, require_known, require_told
@@ -126,14 +126,11 @@ def determinism(subject: Subject) -> None:
         scripted(chair, subject.rule, 4, 6)
         chair.begin(3, 5)
         left = list(changed(before, living(chair.machine)))
-        first_difference = difference(first, scripted(chair, subject.rule, 3, 5))
+        again = scripted(chair, subject.rule, 3, 5)
         culprit = f"{left[0][0]} has changed, and lives on: {left[0][1]}" if left else (
             "take randomness from self.rng, and in task and rounds from rng, only"
         )  # fmt: skip
-        require(
-            not first_difference,
-            f"one script{chair.of} is played differently after another episode: {first_difference}; {culprit}",
-        )
+        require_same(first, again, "", f"one script{chair.of} is played differently after another episode", culprit)
         notes += [name for name, _ in left if name.startswith("self.")]
     if notes:
         raise Noted(
@@ -144,13 +141,8 @@ def determinism(subject: Subject) -> None:
 
 def determinism_of_others(subject: Subject) -> None:
     """Require that the same seed and turns give the same episode."""
-    first_difference = difference(
-        play_together(subject, 1, _babble, 3), play_together(subject, 1, _babble, 3), "the end"
-    )
-    require(
-        not first_difference,
-        f"two plays of one script differ; take all randomness from reset(seed=): {first_difference}",
-    )
+    first, again = (play_together(subject, 1, _babble, 3) for _ in range(2))
+    require_same(first, again, "the end", "two plays of one script differ; take all randomness from reset(seed=)")
 
 
 def every_episode_ends(subject: Subject) -> None:
@@ -206,11 +198,8 @@ def arena_equals_single(subject: Subject) -> None:
     for chair in subject.chairs():
         for number in range(FEWEST):
             alone = chair.play_by(subject.rule, number, number)
-            first_difference = difference(together[number, chair.seat].attempt, alone.attempt, "attempt")
-            require(
-                not first_difference,
-                f"episode {number}{chair.of} is played differently beside others and alone: {first_difference}",
-            )
+            problem = f"episode {number}{chair.of} is played differently beside others and alone"
+            require_same(together[number, chair.seat].attempt, alone.attempt, "attempt", problem)
 
 
 def demonstrator_succeeds(subject: Subject) -> None:

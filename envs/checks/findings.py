@@ -114,6 +114,12 @@ def difference(left: Any, right: Any, where: str = "") -> str:
     return next(filter(None, differences), "")
 
 
+def require_same(left: Any, right: Any, where: str, problem: str, advice: str = "", kind: type[Unmet] = Unmet) -> None:
+    """Raise the finding `problem`, with the first difference and the advice, unless the values are equal."""
+    if text := difference(left, right, where):
+        raise kind(f"{problem}: {text}" + (f"; {advice}" if advice else ""))
+
+
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs.checks.cheats import dressed, sampled
-from palaestra.envs.checks.findings import Groundless, Noted, Skipped, difference, require
+from palaestra.envs.checks.findings import Groundless, Noted, Skipped, require, require_same
 from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, require_unbroken, successes
 from palaestra.envs.rewards.answer import MARK
 from palaestra.episode import Event, Task
@@ -34,12 +34,8 @@ def tasks_are_sound(subject: Subject) -> None:
             _require_plain("Task.answer", task.answer, index)
             for key, value in task.data.items():
                 _require_plain(f"Task.data[{key!r}]", value, index)
-            first_difference = difference(task, spec.task(index), "Task")
-            require(
-                not first_difference,
-                f"task {index} is another each time it is drawn, take randomness from rng only: {first_difference}",
-                Groundless,
-            )
+            problem = f"task {index} is another each time it is drawn, take randomness from rng only"
+            require_same(task, spec.task(index), "Task", problem, kind=Groundless)
         prompts = {task.prompt for task in tasks}
         require(
             len(tasks) < 2 or len(prompts) > 1,

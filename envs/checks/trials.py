@@ -19,7 +19,7 @@ from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.openers import open_playable
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.cheats import Cheat, arguments
-from palaestra.envs.checks.findings import difference, require
+from palaestra.envs.checks.findings import require_same
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
 from palaestra.episode import Ending, Event, Message, Start, Task
@@ -277,10 +277,6 @@ def _seen(event: Event) -> dict[str, Any]:
 
 def require_untouched(original: Task, task: Task) -> None:
     """Require that a task did not change as it was played: later episodes and records hold it too."""
-    first_difference = difference(original.data, task.data, "Task.data") or difference(
-        original.answer, task.answer, "Task.answer"
-    )
-    require(
-        not first_difference,
-        f"a task is changed as it is played, for later episodes and records too; copy it first: {first_difference}",
-    )
+    problem = "a task is changed as it is played, for later episodes and records too; copy it first"
+    require_same(original.data, task.data, "Task.data", problem)
+    require_same(original.answer, task.answer, "Task.answer", problem)

@@ -90,10 +90,10 @@ def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
     if "prompt" in columns and "golden_answers" not in columns:
         return task_of
     if MEGASCIENCE[1] in columns:
-        return lambda row: _answered(row, lambda: science_question(file, row)[1])
+        return lambda row: _answered(row, science_question)
     numbers = isinstance(columns.get("answer"), int | float)  # Of mathematics: short answers in words are texts.
     if "question" in columns and {"golden_answers", "answer"} & {*columns} and not numbers:
-        return lambda row: _answered(row, lambda: question(file, row)[1])
+        return lambda row: _answered(row, question)
     if {*QUESTIONS}.isdisjoint(columns):
         raise TaskFileError(
             file, f"it has the columns {list_names(columns)}; expected prompt, or one of {list_names(QUESTIONS)}"
@@ -101,11 +101,11 @@ def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
     return lambda row: problem(file, row, QUESTIONS)[1]
 
 
-def _answered(row: Row, read: Callable[[], Task]) -> Task:
+def _answered(row: Row, read: Callable[[Row], tuple[str, Task]]) -> Task:
     """Return the task, also for a row without an answer, which readers of questions would refuse."""
     if is_empty(first_of(row.columns, _ANSWERS)[1]) and isinstance(row.columns.get("question"), str):
         return Task(row.columns["question"], None)
-    return read()
+    return read(row)[1]
 
 
 def _test_prompt(row: Row) -> str:

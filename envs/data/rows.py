@@ -13,11 +13,11 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any
 
 from palaestra.errors import MissingExtra, TaskFileError, UsageError
 
@@ -96,25 +96,17 @@ def _lines(name: str) -> Iterator[Row]:
         while raw := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(raw) > MAX_LINE_BYTES:
-                _skip_line(file, raw)
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(MAX_LINE_BYTES)
                 yield Row(number, fault=f"is longer than MAX_LINE_BYTES, {MAX_LINE_BYTES:,} bytes")
                 continue
             if number == 1:
                 raw = raw.removeprefix(_BOM)
             if raw.strip():
-                yield _row(number, raw)
-
-
-def _skip_line(file: BinaryIO, raw: bytes) -> None:
-    while raw and not raw.endswith(b"\n"):
-        raw = file.readline(MAX_LINE_BYTES)
-
-
-def _row(number: int, raw: bytes) -> Row:
-    try:
-        return _object(number, _decode(raw))
-    except ValueError as error:
-        return Row(number, fault=str(error))
+                try:
+                    yield _object(number, _decode(raw))
+                except ValueError as error:
+                    yield Row(number, fault=str(error))
 
 
 def _object(number: int, value: Any) -> Row:
@@ -205,6 +197,22 @@ def list_names(columns: Collection[str], max_names: int = 8) -> str:
     return ", ".join(map(repr, list(columns)[:max_names])) + more
 
 
+def first_columns(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Return the columns of the first row; none where the file has no row, or an unreadable one."""
+    first = next(read_rows(path)[1], None)
+    return {} if first is None else first.columns
+
+
+def cell_text(columns: Mapping[str, Any], column: str) -> str:
+    """Return a cell as text without blanks around it; raise ValueError where it is neither text nor a number."""
+    value = columns.get(column)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
+    return value.strip()
+
+
 def _check_names(name: str, columns: Collection[str]) -> None:
     if len(set(columns)) < len(columns):
         twice = min(column for column, count in Counter(columns).items() if count > 1)
@@ -284,22 +292,20 @@ def _plain_row(number: int, columns: dict[str, Any]) -> Row:
 
 def _plain(value: Any) -> Any:
     """Return a table's value as JSON has it: dates, times and decimals become text, durations seconds."""
-    if value is None or isinstance(value, str | int):
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value}; expected a finite number or null")
+    if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    if isinstance(value, float) and math.isfinite(value):
-        return value
     if isinstance(value, date | time):  # A datetime is a date.
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Decimal):
         return str(value)
-    if isinstance(value, float):
-        raise ValueError(f"{value}; expected a finite number or null")
     raise ValueError(f"{type(value).__name__}; expected text, numbers, lists or objects (images are not read)")
 
 

@@ -47,7 +47,7 @@ class EpisodeFiles:
                 return ResolvedFile(name, data, names[end:])
         if self.folder is not None:
             return _read_below(self.folder, names, max_bytes)
-        raise self._unknown(path)
+        raise _no_file(path, path, list(self.files))
 
     def listing(self) -> list[str]:
         """Return a line for each file with its size, in order of paths; at most LISTED files."""
@@ -58,11 +58,6 @@ class EpisodeFiles:
                 break
         lines = [f"{name} ({size} bytes)" for name, size in sorted(sizes.items())]
         return lines if len(lines) <= LISTED else [*lines[:LISTED], f"(more than {LISTED} files; these are some)"]
-
-    def _unknown(self, path: str) -> ToolError:
-        close = get_close_matches(path, self.files, n=3, cutoff=0.3)
-        hint = f"; is {' or '.join(close)} meant?" if close else ""
-        return ToolError(f"there is no file {path[:200]!r}{hint}")
 
 
 def names_of(path: str) -> list[str]:
@@ -80,6 +75,13 @@ def too_large(name: str, size: int, max_bytes: int) -> ToolError:
     return ToolError(f"{name} has {size} bytes, which is more than file_bytes={max_bytes}, the most that is read")
 
 
+def _no_file(path: str, name: str, names: Sequence[str]) -> ToolError:
+    """Return the error for a path without a file, with the names that are most like `name`."""
+    close = get_close_matches(name, names, n=3, cutoff=0.3)
+    hint = f"; is {' or '.join(close)} meant?" if close else ""
+    return ToolError(f"there is no file {path[:200]!r}{hint}")
+
+
 def _read_below(folder: Path, names: Sequence[str], max_bytes: int) -> ResolvedFile:
     """Open one name after the other, each below the last, until one is a file, and read it."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -89,9 +91,7 @@ def _read_below(folder: Path, names: Sequence[str], max_bytes: int) -> ResolvedF
             try:
                 below = os.open(name, _OPEN, dir_fd=here)
             except (OSError, ValueError):  # It may also be a link.
-                close = get_close_matches(name, sorted(os.listdir(here)), n=3, cutoff=0.3)
-                hint = f"; is {' or '.join(close)} meant?" if close else ""
-                raise ToolError(f"there is no file {path[:200]!r}{hint}") from None
+                raise _no_file(path, name, sorted(os.listdir(here))) from None
             os.close(here)
             here = below
             status = os.fstat(here)
