@@ -22,16 +22,16 @@ log = logging.getLogger("palaestra.agents")
 ReplyT = TypeVar("ReplyT")
 REPORT_SECONDS = 30.0
 """Seconds of waiting for the arena after which the log names the slow calls, and the interval of later reports."""
-_SHOWN = 3
+_MAX_NAMED_CALLS = 3
 """Count of slow calls that such a report names."""
-_ALTERNATION = 0.005
+_ALTERNATION_SECONDS = 0.005
 """Seconds to wait for engine or arena while the other has work: faster, measured, than spinning or one long wait."""
-_IDLE = 1.0
+_IDLE_SECONDS = 1.0
 """Seconds to wait for engine or arena when it alone has work, before the loop continues."""
-_GATHERING = 0.02
+_GATHER_SECONDS = 0.02
 """Seconds to wait for all events if nothing can be decoded meanwhile: rows that come together decode together."""
-_PATIENCE = 8
-"""Count of rounds without waiting after a round in which tools were slower than `_ALTERNATION`."""
+_ROUNDS_WITHOUT_WAIT = 8
+"""Count of rounds without waiting after a round in which tools were slower than `_ALTERNATION_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class _Table:
                 break
             if start is None:
                 if not self.seats:
-                    time.sleep(_ALTERNATION)
+                    time.sleep(_ALTERNATION_SECONDS)
                 return True
             slot = self.free.pop()
             self.seats[slot] = _Seat(start)
@@ -137,7 +137,7 @@ class _Table:
             return
         arena_busy = len(self.tickets) < len(self.seats)
         actions: dict[int, str] = {}
-        for completion in self.agent.engine.poll(_ALTERNATION if arena_busy else _IDLE):
+        for completion in self.agent.engine.poll(_ALTERNATION_SECONDS if arena_busy else _IDLE_SECONDS):
             slot = self.tickets.pop(completion.ticket)
             seat = self.seats[slot]
             seat.ticket = None
@@ -176,15 +176,15 @@ class _Table:
         events: list[Event] = []
         if self.arena.ordered:  # The rows decoded together must not depend on the speed of tools.
             while not events:
-                events = self._wait(lambda: self.arena.recv(outstanding, _IDLE))
+                events = self._wait(lambda: self.arena.recv(outstanding, _IDLE_SECONDS))
         elif not self.tickets:
-            events = self._wait(lambda: self.arena.recv(outstanding, _GATHERING))
+            events = self._wait(lambda: self.arena.recv(outstanding, _GATHER_SECONDS))
         elif self.hurried:
             self.hurried -= 1
             events = self.arena.recv(0, 0.0)
         else:
-            events = self.arena.recv(outstanding, _ALTERNATION)
-            self.hurried = _PATIENCE * (len(events) < outstanding)
+            events = self.arena.recv(outstanding, _ALTERNATION_SECONDS)
+            self.hurried = _ROUNDS_WITHOUT_WAIT * (len(events) < outstanding)
         return events
 
     def _wait(self, call: Callable[[], ReplyT]) -> ReplyT:
@@ -196,8 +196,8 @@ class _Table:
             # Not every arena can name its calls.
             stalls: Callable[[float], Sequence[Any]] = getattr(self.arena, "stalls", lambda share: [])
             slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
-            more = len(slowest) - _SHOWN
-            calls = [*map(str, slowest[:_SHOWN]), *([f"and {more} more calls"] if more > 0 else [])]
+            more = len(slowest) - _MAX_NAMED_CALLS
+            calls = [*map(str, slowest[:_MAX_NAMED_CALLS]), *([f"and {more} more calls"] if more > 0 else [])]
             outstanding = f"{len(self.seats) - len(self.tickets)} of {len(self.seats)} episodes"
             begin = f"play has waited {self.waited:.0f} s for tools and environments of {outstanding}"
             log.warning("%s", "; ".join([begin, *calls]))

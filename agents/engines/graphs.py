@@ -60,3 +60,9 @@ class Graphs:
         with torch.cuda.graph(graph):
             outputs = step(*inputs)
         return graph.replay, inputs, outputs
+
+
+def graph_span(span: int) -> int:
+    """Round a span up by at most a quarter, so that there are few spans: each has a CUDA graph of its own."""
+    step = 1 << max(span.bit_length() - 3, 6)
+    return -(-span // step) * step

@@ -23,7 +23,7 @@ from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.leaks import changed, living
 from palaestra.envs.checks.settings import require_given, require_known, require_told
-from palaestra.envs.checks.trials import FEWEST, Subject, play_together, scripted, successes
+from palaestra.envs.checks.trials import MIN_EPISODES, Subject, play_together, scripted, successes
 from palaestra.envs.core.author import ToolEnv
 from palaestra.episode import Ending, Message
 from palaestra.errors import MissingExtra, UsageError
@@ -150,7 +150,7 @@ def every_episode_ends(subject: Subject) -> None:
     slowest = 0.0
     for rule in (subject.rule, _babble, _silent):
         quickest = float("inf")  # The computer may pause during one of them.
-        for number in range(FEWEST):
+        for number in range(MIN_EPISODES):
             began = time.monotonic()
             play_together(subject, 1, rule, number)
             quickest = min(quickest, time.monotonic() - began)
@@ -194,9 +194,9 @@ def hostile_turns_of_others(subject: Subject) -> None:
 
 def arena_equals_single(subject: Subject) -> None:
     """Require that episodes played at once are the same as episodes played one by one."""
-    together = play_together(subject, FEWEST, subject.rule)
+    together = play_together(subject, MIN_EPISODES, subject.rule)
     for chair in subject.chairs():
-        for number in range(FEWEST):
+        for number in range(MIN_EPISODES):
             alone = chair.play_by(subject.rule, number, number)
             problem = f"episode {number}{chair.of} is played differently beside others and alone"
             require_same(together[number, chair.seat].attempt, alone.attempt, "attempt", problem)
@@ -214,7 +214,7 @@ def demonstrator_succeeds(subject: Subject) -> None:
             rate = float(np.mean(won))
             require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
             continue
-        for number in range(FEWEST):
+        for number in range(MIN_EPISODES):
             event = chair.play_by(subject.demonstrator, number, number)
             by_rule = f"{chair.seat} played by rule"
             require(event.ending is Ending.ANSWERED, f"{by_rule} ends {event.ending}; {event.fault}")
@@ -231,11 +231,11 @@ def _silent(messages: Sequence[Message], rng: np.random.Generator) -> str:
     return ""
 
 
-def _named(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Subject], None]]:
+def _by_name(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Subject], None]]:
     return {function.__name__.removesuffix("_of_others").replace("_", " "): function for function in functions}
 
 
-CHECKS = _named(
+CHECKS = _by_name(
     task_checks.tasks_are_sound,
     settings_are_known,
     gymnasium_contract,
@@ -266,5 +266,5 @@ OF_ONE_SEAT = (
     reward_checks.hedged_answers_fail,
 )
 OF_GAMES = (pettingzoo_contract, every_episode_ends)
-FOREIGN_CHECKS = _named(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
+FOREIGN_CHECKS = _by_name(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
 """Checks of a foreign environment, which has rules of its own."""

@@ -110,7 +110,7 @@ def difference(left: Any, right: Any, where: str = "") -> str:
         pairs = [(f"{where}[{index}]", *pair) for index, pair in enumerate(zip(left, right, strict=True))]
     else:
         return "" if left == right else f"{where} is {_short(left)} and {_short(right)}"
-    differences = (difference(*values, path) for path, *values in pairs)
+    differences = (difference(left_part, right_part, path) for path, left_part, right_part in pairs)
     return next(filter(None, differences), "")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.envs.checks.afresh import RecomputedReward, recomputed, recorded
 from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, dressed, hedged, says
 from palaestra.envs.checks.findings import Noted, difference, require
-from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, cheats_of, require_unbroken
+from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, cheats_of, require_unbroken
 from palaestra.episode import Ending, Event
 from palaestra.errors import EnvironmentDefect, PalaestraError
 from palaestra.registry import registered_author
@@ -64,7 +64,7 @@ def _require_equal(event: Event, again: RecomputedReward) -> None:
 
 def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
     """Yield episodes by rule until one is won; with one seat, also an episode that calls each tool and answers."""
-    for number in range(FEWEST):
+    for number in range(MIN_EPISODES):
         event = chair.play_by(subject.rule, number, number)
         yield event
         if event.parts["success"] >= 1.0:
@@ -130,7 +130,7 @@ def hedged_answers_fail(subject: Subject) -> None:
     """Require that the right answer amid wrong ones does not succeed."""
     for chair in subject.chairs():
         results = []
-        for index in range(min(len(chair.spec.tasks), FEWEST)):
+        for index in range(min(len(chair.spec.tasks), MIN_EPISODES)):
             for text in hedged(chair.spec.tasks, index):
                 chair.begin(index)
                 results.append((chair.say(text).parts.get("success", 0.0) == 1.0, text))

@@ -13,7 +13,7 @@ import numpy as np
 
 from palaestra.envs.checks.cheats import dressed, sampled
 from palaestra.envs.checks.findings import Groundless, Noted, Skipped, require, require_same
-from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, require_unbroken, successes
+from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, require_unbroken, successes
 from palaestra.envs.rewards.answer import MARK
 from palaestra.episode import Event, Task
 from palaestra.errors import TaskFileError, UsageError
@@ -112,7 +112,7 @@ def tasks_can_be_judged(subject: Subject) -> None:
                     event = _answered(chair, task, text)
                     require_unbroken(event)
                     won |= _wins(event)
-        for task in tasks[:FEWEST]:
+        for task in tasks[:MIN_EPISODES]:
             forms = (f"\\boxed{{{task.answer}}}", f"```\n{task.answer}\n```", dressed(str(task.answer)))
             won = won or any(_wins(_answered(chair, task, form)) for form in forms)
         if tasks and not won and not _demonstrated(subject, chair):

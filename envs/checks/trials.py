@@ -28,9 +28,9 @@ from palaestra.registry import arena, demonstrator, load_author, registered_auth
 
 EPISODES = 24
 """Episodes of each measurement: enough to detect a cheat, few enough to check often."""
-FEWEST = 4
+MIN_EPISODES = 4
 CHEAT_SECONDS = 3.0
-"""Seconds after which a cheat plays no more than FEWEST episodes."""
+"""Seconds after which a cheat plays no more than MIN_EPISODES episodes."""
 MAX_STEPS = 2_000
 """Turns of all seats in one episode; a longer episode counts as endless."""
 TrialRule = Callable[..., str]
@@ -113,7 +113,7 @@ class Chair:
 
     def __init__(self, machine: Machine, seat: Seat, rule: TrialRule) -> None:
         self.machine, self.spec, self.seat = machine, machine.spec, seat
-        self._played: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
+        self._playable: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
         self.messages: list[Message] = []
         """Messages of this episode, from and to the seat."""
         self.author = machine.spec.author
@@ -144,17 +144,17 @@ class Chair:
         """Open an episode, up to the seat's first turn; raise Broken where it cannot begin."""
         self.messages = []
         start = Start(task % self.machine.task_count, seed)
-        event = self._receive(self._played.open({None: start}, problem))
+        event = self._receive(self._playable.open({None: start}, problem))
         require_unbroken(event)
         return event
 
     def say(self, text: str) -> Event:
         self.messages.append({"role": "assistant", "content": text})
-        return self._receive(self._played.act(None, text))
+        return self._receive(self._playable.act(None, text))
 
     def leave(self, ending: Ending = Ending.LENGTH_LIMIT, text: str = "") -> Event:
         """Stop the seat, with the unfinished text of its turn."""
-        return self._receive(self._played.stop(ending, None, text))
+        return self._receive(self._playable.stop(ending, None, text))
 
     def play(self, player: Callable[[list[Message]], str | None], task: int, seed: int) -> Event:
         """Play a whole episode and return its end. `player` returns the next turn, or None to stop."""
@@ -182,7 +182,7 @@ class Chair:
         return self.play(player, task, seed)
 
     def _receive(self, reply: Any) -> Event:
-        event = settle(self._played, reply)[None]
+        event = settle(self._playable, reply)[None]
         self.messages += event.messages
         return event
 
@@ -230,7 +230,7 @@ def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
     """Return success and reward of a cheat's episodes; fewer episodes where the tools that it calls are slow."""
     results: list[tuple[float, float]] = []
     until = time.monotonic() + CHEAT_SECONDS
-    while len(results) < EPISODES and (len(results) < FEWEST or time.monotonic() < until):
+    while len(results) < EPISODES and (len(results) < MIN_EPISODES or time.monotonic() < until):
         event = chair.play(lambda messages: cheat(chair, messages), len(results), len(results))
         results.append((event.parts["success"], event.reward or 0.0))
     return results
@@ -248,7 +248,7 @@ def scripted(chair: Chair, rule: TrialRule, task: int, seed: int) -> dict[str, A
     original = deepcopy(chair.spec.task(task % chair.machine.task_count))
     event = chair.play_by(rule, task, seed)
     require_untouched(original, chair.problem)
-    met: dict[str, Any] = {"the play by rule": _seen(event), "attempt": event.attempt}
+    met: dict[str, Any] = {"the play by rule": _event_summary(event), "attempt": event.attempt}
     event = chair.begin(task, seed)
     met["the opening"] = event.messages
     names = [(schema["function"]["name"], arguments(schema)) for schema in chair.schemas]
@@ -265,12 +265,12 @@ def scripted(chair: Chair, rule: TrialRule, task: int, seed: int) -> dict[str, A
             event = chair.begin(task, seed)
         if event.ending is None:
             event = chair.say(turn_text)
-            met[name] = _seen(event)
+            met[name] = _event_summary(event)
             require_untouched(original, chair.problem)
     return met
 
 
-def _seen(event: Event) -> dict[str, Any]:
+def _event_summary(event: Event) -> dict[str, Any]:
     final = None if event.attempt is None else event.attempt.final
     return {"messages": event.messages, "parts": dict(event.parts), "ending": event.ending, "final": final}
 

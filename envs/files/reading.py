@@ -29,7 +29,7 @@ SECONDS = 20.0
 MEGABYTES = 1024
 """Address space of the reading process, in megabytes."""
 KEPT_FILES = 64
-_SOFT = 0.7
+_SOFT_SHARE = 0.7
 """Share of its time after which a reader stops between two lines, so that the lines read so far are returned."""
 _LIBRARIES = {"pypdf": "pypdf", "docx": "python-docx", "pptx": "python-pptx", "openpyxl": "openpyxl"}
 
@@ -78,7 +78,7 @@ class FileReadJob:
     def answer(setting: str, question: str) -> str:
         """Return the lines of a file, or an error, as JSON."""
         request = json.loads(question)
-        limits, until = ReadLimits(**request["limits"]), time.monotonic() + _SOFT * request["seconds"]
+        limits, until = ReadLimits(**request["limits"]), time.monotonic() + _SOFT_SHARE * request["seconds"]
         try:
             data = base64.b64decode(request["data"])
             if request["inner"]:

@@ -23,7 +23,7 @@ from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.ending import merged_final
 from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Events, Seat
-from palaestra.envs.records.replay import MAX_BY_RULE, Difference, Outcomes, drop, lead, starts_of, turns
+from palaestra.envs.records.replay import MAX_BY_RULE, Difference, Outcomes, lead, starts_of, turns
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Ending, Episode, Event, Message, Start, Task
@@ -238,10 +238,7 @@ class ByHand:
         for other_seat, start in self._starts.items():
             ending = Ending.LENGTH_LIMIT if other_seat == seat else Ending.TURN_LIMIT
             episodes[other_seat] = Episode(start, replace(self.attempt(other_seat), final=final), (), ending, None, {})
-        try:
-            return lead(twin, episodes)
-        finally:
-            drop(twin)
+        return lead(twin, episodes)
 
     def _script_others(self) -> None:
         for _ in range(MAX_BY_RULE):
