@@ -7,11 +7,12 @@ Left out: files of several parts, and addresses on a network.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.rows import Row, first_columns, list_names, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.task_files import (
     WHOLE,
     TaskFileScan,
@@ -95,3 +96,19 @@ def problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
     task_id = str(first_of(row.columns, _IDS)[1] or f"{unit} {row.number}")
     data = {key: value for key, value in row.columns.items() if key != name}
     return split_of(prompt), Task(prompt, first_of(row.columns, _ANSWERS)[1], task_id, data)
+
+
+def first_columns(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Return the columns of the first row; none where the file has no row, or an unreadable one."""
+    first = next(read_rows(path)[1], None)
+    return {} if first is None else first.columns
+
+
+def cell_text(columns: Mapping[str, Any], column: str) -> str:
+    """Return a cell as text without blanks around it; raise ValueError where it is neither text nor a number."""
+    value = columns.get(column)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
+    return value.strip()

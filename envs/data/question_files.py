@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, first_columns, list_names
+from palaestra.envs.data.problem_files import first_columns, published
+from palaestra.envs.data.rows import Row, describe, list_names
 from palaestra.envs.data.task_files import first_of
 from palaestra.episode import Task
 

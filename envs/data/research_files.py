@@ -18,8 +18,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, cell_text, describe, list_names, read_rows
+from palaestra.envs.data.problem_files import cell_text, published
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.task_files import first_of
 from palaestra.episode import Task
 

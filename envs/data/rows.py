@@ -13,7 +13,7 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -195,22 +195,6 @@ def list_names(columns: Collection[str], max_names: int = 8) -> str:
     """Return the names of columns as text; of more than `max_names`, the first ones and a count."""
     more = f" and {len(columns) - max_names} more" if len(columns) > max_names else ""
     return ", ".join(map(repr, list(columns)[:max_names])) + more
-
-
-def first_columns(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Return the columns of the first row; none where the file has no row, or an unreadable one."""
-    first = next(read_rows(path)[1], None)
-    return {} if first is None else first.columns
-
-
-def cell_text(columns: Mapping[str, Any], column: str) -> str:
-    """Return a cell as text without blanks around it; raise ValueError where it is neither text nor a number."""
-    value = columns.get(column)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
-    return value.strip()
 
 
 def _check_names(name: str, columns: Collection[str]) -> None:

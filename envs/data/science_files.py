@@ -12,8 +12,8 @@ Left out: fetching files.
 from collections.abc import Callable
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, cell_text, first_columns, list_names
+from palaestra.envs.data.problem_files import cell_text, first_columns, published
+from palaestra.envs.data.rows import Row, list_names
 from palaestra.episode import Task
 
 WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")

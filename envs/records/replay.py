@@ -65,7 +65,7 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | 
 def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None = None) -> Events:
     """Play recorded turns to their end, BROKEN ones as far as they got. Raise Difference where messages differ.
 
-    The machine is then as it was before.
+    The episode is dropped at the end, and the machine can play another.
     """
     first = next(iter(episodes.values()))
     broken = first.ending is Ending.BROKEN

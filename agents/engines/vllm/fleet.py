@@ -75,9 +75,8 @@ class Fleet:
             turn.at, pauses, newest = replica, self._pauses, self.numbers[self._tag][0]
             tries, replica.load = tries + 1, replica.load + 1
             try:
-                document = await self._patiently(
-                    replica.generate(turn.body | {"request_id": turn.name}, turn.max_tokens)
-                )
+                request = turn.body | {"request_id": turn.name}
+                document = await self._patiently(replica.generate(request, turn.max_tokens))
                 sampled_turn = read(document, max_tokens=turn.max_tokens, stops=stops, words=words)
                 self.sampled += len(sampled_turn.ids)
                 if turn.cancelled:

@@ -1,4 +1,4 @@
-"""Passes weights to servers as safetensors files, in a folder that the servers see too.
+"""Passes weights to servers as safetensors files, in a folder that the servers see too, and checks what they loaded.
 
 Left out: transfers between GPUs (`transfer`).
 """
