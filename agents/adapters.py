@@ -37,14 +37,8 @@ _COMPUTED = (
 )
 """Settings of an adapter that decide what it computes."""
 _IGNORED = (
-    "base_model_name_or_path",
-    "peft_type",
-    "peft_version",
-    "revision",
-    "inference_mode",
-    "auto_mapping",
-    "init_lora_weights",
-    "runtime_config",
+    *("base_model_name_or_path", "peft_type", "peft_version", "revision", "inference_mode", "auto_mapping"),
+    *("init_lora_weights", "runtime_config"),
 )
 _PREFIX = "base_model.model."
 """Prefix of the weight names in peft's files."""
@@ -134,7 +128,7 @@ def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
     content = json.loads(settings.read_text(encoding="utf-8"))
     content["target_modules"] = sorted(content["target_modules"])  # It comes from a set, so its order varies.
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tensors = {key: weight.detach().contiguous() for key, weight in _own(model).items()}
+    tensors = {key: weight.detach().contiguous() for key, weight in _adapter_weights(model).items()}
     save_file(tensors, folder / _TENSORS, {"format": "pt"})
     shutil.copymode(settings, folder / _TENSORS)
     (folder / _BASE).write_text(json.dumps(base_of(model), indent=2) + "\n", encoding="utf-8")
@@ -145,7 +139,7 @@ def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
 def read_adapter(model: Any, folder: Path) -> None:
     """Load the adapter weights of a folder into the adapter that was added to a model."""
     check_base(model, folder)
-    weights, tensors = _own(model), load_file(folder / _TENSORS)
+    weights, tensors = _adapter_weights(model), load_file(folder / _TENSORS)
     if strange := [key for key in {**weights, **tensors} if key not in weights or key not in tensors]:
         raise UsageError(f"{folder} holds an adapter of other layers: {strange[0]} is in one of the two alone")
     for key, weight in weights.items():
@@ -269,7 +263,7 @@ def _in_adapter(name: str) -> bool:
     return ".lora_" in name
 
 
-def _own(model: Any) -> dict[str, Tensor]:
+def _adapter_weights(model: Any) -> dict[str, Tensor]:
     """Return the adapter's weights under the names that peft gives them in files."""
     return {
         _PREFIX + name.replace(f".{_NAME}.", "."): weight

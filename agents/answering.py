@@ -19,9 +19,9 @@ from palaestra.episode import Message, Start
 from palaestra.errors import Broken, UsageError
 from palaestra.protocols import Completion, Request
 
-_LOOK_UP = 0.05
+_POLL_SECONDS = 0.05
 """Seconds that one `poll` may wait before new questions are accepted; the built-in engine decodes a step instead."""
-_LEAVE = 30.0
+_JOIN_TIMEOUT_SECONDS = 30.0
 
 
 class Answering:
@@ -29,11 +29,11 @@ class Answering:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._asked: queue.SimpleQueue[tuple[Conversation, Request, Future[ChatCompletion]] | None] = (
+        self._questions: queue.SimpleQueue[tuple[Conversation, Request, Future[ChatCompletion]] | None] = (
             queue.SimpleQueue()
         )
         self._numbers = count()
-        self._over = False
+        self._has_ended = False
         self._thread = threading.Thread(target=self._work, name="palaestra-answering", daemon=True)
         self._thread.start()
 
@@ -41,7 +41,7 @@ class Answering:
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 0.0, seed: int | None = None
     ) -> ChatCompletion:
         """Return the next turn. Raise UsageError if the question is too long, Broken if the engine failed."""
-        if self._over:
+        if self._has_ended:
             raise Broken("the model's engine has ended")
         conversation = Conversation(self._agent.chat, messages)
         request = Request(
@@ -55,7 +55,7 @@ class Answering:
             temperature=temperature,
         )
         future: Future[ChatCompletion] = Future()
-        self._asked.put((conversation, request, future))
+        self._questions.put((conversation, request, future))
         try:
             return await asyncio.wrap_future(future)
         finally:
@@ -63,13 +63,13 @@ class Answering:
 
     async def check(self) -> None:
         """Raise UsageError if the engine has ended."""
-        if self._over:
+        if self._has_ended:
             raise UsageError("the model's engine has ended")
 
     async def aclose(self) -> None:
         """End the thread and the engine; open questions fail with Broken."""
-        self._asked.put(None)
-        await asyncio.to_thread(self._thread.join, _LEAVE)
+        self._questions.put(None)
+        await asyncio.to_thread(self._thread.join, _JOIN_TIMEOUT_SECONDS)
 
     def _work(self) -> None:
         """Submit questions and poll the engine until `aclose`. Runs on the thread."""
@@ -77,17 +77,17 @@ class Answering:
         fault = "the model's engine has ended"
         try:
             while True:
-                while not live or not self._asked.empty():
-                    question = self._asked.get()
+                while not live or not self._questions.empty():
+                    question = self._questions.get()
                     if question is None:
                         return
                     try:
                         live[self._agent.engine.submit(question[1])] = question
                     except UsageError as error:
-                        _tell(question[2], error)
-                for completion in self._agent.engine.poll(_LOOK_UP):
+                        _set_outcome(question[2], error)
+                for completion in self._agent.engine.poll(_POLL_SECONDS):
                     conversation, request, future = live.pop(completion.ticket)
-                    _tell(future, _answer(conversation, request, completion))
+                    _set_outcome(future, _answer(conversation, request, completion))
                 for ticket in [ticket for ticket, (_, _, future) in live.items() if future.cancelled()]:
                     self._agent.engine.cancel(ticket)
                     del live[ticket]
@@ -95,12 +95,12 @@ class Answering:
             fault = f"the model's engine failed: {type(error).__name__}: {error}"
             raise
         finally:
-            self._over = True
-            while not self._asked.empty():
-                if (question := self._asked.get()) is not None:
+            self._has_ended = True
+            while not self._questions.empty():
+                if (question := self._questions.get()) is not None:
                     live[-1 - len(live)] = question
             for _, _, future in live.values():
-                _tell(future, Broken(fault))
+                _set_outcome(future, Broken(fault))
             self._agent.engine.close()
 
 
@@ -113,7 +113,7 @@ def _answer(conversation: Conversation, request: Request, completion: Completion
     return ChatCompletion(text, cut=completion.cut, usage=Usage(len(request.ids), len(completion.ids)))
 
 
-def _tell(future: Future[ChatCompletion], outcome: ChatCompletion | Exception) -> None:
+def _set_outcome(future: Future[ChatCompletion], outcome: ChatCompletion | Exception) -> None:
     if not future.set_running_or_notify_cancel():
         return
     if isinstance(outcome, Exception):

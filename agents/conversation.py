@@ -68,18 +68,18 @@ class Conversation:
         assert len(ids) == len(logprobs) == len(versions), "an engine reports one log-prob and one version a token"
         self._row.extend(ids, True, logprobs, versions)
         text = self.chat.decode(ids)
-        self._said(text)
+        self._append_response(text)
         return text
 
-    def add_text(self, text: str, taught: bool = True) -> None:
+    def add_text(self, text: str, trained: bool = True) -> None:
         """Append a turn that was written by a script or a human: its tokens count as sampled, with log-prob 0.
 
-        If it is not `taught`, it is context and gives no gradient.
+        If it is not `trained`, it is context and gives no gradient.
         """
         if self.chat is not None:
             ids = self.chat.encode_turn(text)
-            self._row.extend(ids, taught, [0.0] * len(ids), [0 if taught else -1] * len(ids))
-        self._said(text)
+            self._row.extend(ids, trained, [0.0] * len(ids), [0 if trained else -1] * len(ids))
+        self._append_response(text)
 
     def hear(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], room: int) -> bool:
         """Append new messages of the arena. Return False and append nothing if the row would reach `room` tokens."""
@@ -107,7 +107,7 @@ class Conversation:
         """Return the token rows, finished ones first; none without a chat."""
         return (*self._done, self._row.frozen()) if self.chat is not None else ()
 
-    def _said(self, text: str) -> None:
+    def _append_response(self, text: str) -> None:
         self.messages.append({"role": "assistant", "content": text})
         self._thought = self._thought or "</think>" in text
 
@@ -116,11 +116,11 @@ def written_rows(
     chat: Chat,
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]] = (),
-    taught: Collection[int] | None = None,
+    trained: Collection[int] | None = None,
 ) -> tuple[TokenRow, ...]:
     """Return the rows of a recorded dialogue, for imitation: its assistant turns count as sampled tokens.
 
-    `taught` holds the indices of the messages to train on; None means all assistant turns.
+    `trained` holds the indices of the messages to train on; None means all assistant turns.
     """
     first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     conversation = Conversation(chat, messages[:first], tools)
@@ -132,5 +132,5 @@ def written_rows(
         if observation:
             conversation.hear(observation, tools, room=sys.maxsize)
             observation = []
-        conversation.add_text(message["content"], taught is None or index in taught)
+        conversation.add_text(message["content"], trained is None or index in trained)
     return conversation.rows()

@@ -8,6 +8,7 @@ Left out: models that do anything else between hidden states and logits. They ar
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,7 +22,7 @@ _SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier", "output_multip
 """Names of a factor in the configs of transformers; some models multiply by it, others divide."""
 _CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 _TOKENS = 8
-_LARGE = 100.0
+_PROBE_LOGIT = 100.0
 """The largest logit in the second row of the probe: random weights give logits so near to 0 that a cap of 30 would not
 be seen."""
 
@@ -92,20 +93,31 @@ def _probe(model: Any, layer: Any) -> tuple[Tensor, Tensor]:
     weight = model.get_input_embeddings().weight
     ids = torch.arange(1, _TOKENS + 1, device=weight.device) * weight.shape[0] // (_TOKENS + 1)
     ids = ids.expand(2, -1)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with evaluation_mode(model):
         hidden = getattr(model.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
         if hidden is None or hidden.shape[-1] != layer.weight.shape[-1]:
             raise _refusal(model, "its base model gives no last_hidden_state of the width that the output layer takes")
-        largest = float(layer(hidden).abs().max()) or _LARGE
-        factors = hidden.new_tensor([1.0, _LARGE / largest])[:, None, None]
+        largest = float(layer(hidden).abs().max()) or _PROBE_LOGIT
+        factors = hidden.new_tensor([1.0, _PROBE_LOGIT / largest])[:, None, None]
         with layer.register_forward_pre_hook(lambda _, inputs: (inputs[0] * factors,)):
             model_logits = model(input_ids=ids, use_cache=False).logits
-    finally:
-        for module, mode in modes:
-            module.training = mode
     return hidden * factors, model_logits.float()
+
+
+@contextmanager
+def evaluation_mode(model: Any) -> Iterator[None]:
+    """Put all modules in evaluation mode (no dropout, no checkpointing); restore their modes at the end of the block.
+
+    It looks at all modules each time: a trainer may wrap or add some.
+    """
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _candidates(config: Any, layer: Any) -> Iterator[Head]:
@@ -118,10 +130,10 @@ def _candidates(config: Any, layer: Any) -> Iterator[Head]:
     return (Head(layer, scale, cap) for cap in (*caps, None) for scale in (*scales, 1.0))
 
 
-def _gap(found: Tensor, own: Tensor) -> float:
+def _gap(logits: Tensor, model_logits: Tensor) -> float:
     """Return the largest difference of two sets of logits, relative to the largest logit; the worse of the two rows."""
-    largest = own.abs().amax((1, 2)).clamp(min=1e-30)
-    return float(((found - own).abs().amax((1, 2)) / largest).max())
+    largest = model_logits.abs().amax((1, 2)).clamp(min=1e-30)
+    return float(((logits - model_logits).abs().amax((1, 2)) / largest).max())
 
 
 def _refusal(model: Any, reason: str) -> UsageError:

@@ -22,16 +22,16 @@ log = logging.getLogger("palaestra.agents")
 ReplyT = TypeVar("ReplyT")
 REPORT_SECONDS = 30.0
 """Seconds of waiting for the arena after which the log names the slow calls, and the interval of later reports."""
-_SHOWN = 3
+_MAX_NAMED_CALLS = 3
 """Count of slow calls that such a report names."""
-_ALTERNATION = 0.005
+_ALTERNATION_SECONDS = 0.005
 """Seconds to wait for engine or arena while the other has work: faster, measured, than spinning or one long wait."""
-_IDLE = 1.0
+_IDLE_SECONDS = 1.0
 """Seconds to wait for engine or arena when it alone has work, before the loop continues."""
-_GATHERING = 0.02
+_GATHER_SECONDS = 0.02
 """Seconds to wait for all events if nothing can be decoded meanwhile: rows that come together decode together."""
-_PATIENCE = 8
-"""Count of rounds without waiting after a round in which tools were slower than `_ALTERNATION`."""
+_ROUNDS_WITHOUT_WAIT = 8
+"""Count of rounds without waiting after a round in which tools were slower than `_ALTERNATION_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,18 @@ def play(
     *,
     limits: TokenLimits | None = None,
     temperature: float = 1.0,
-    wanted: Callable[[Start], bool] | None = None,
+    still_needed: Callable[[Start], bool] | None = None,
 ) -> Generator[Episode, None, None]:
     """Play the starts, yielding each episode as it ends.
 
-    A BROKEN episode is tried once more and then yielded without a reward. An episode whose start is no longer `wanted`
-    is dropped unfinished. Closing the generator cancels what runs.
+    A BROKEN episode is tried once more and then yielded without a reward. An episode is dropped unfinished when its
+    start is no longer `still_needed`. Closing the generator cancels what runs.
     """
     table = _Table(agent, arena, iter(starts), limits or TokenLimits(), temperature)
     try:
         while table.fill():
-            if wanted is not None:
-                table.drop_unless(wanted)
+            if still_needed is not None:
+                table.drop_unless(still_needed)
             table.serve_engine()
             yield from table.serve_arena()
     finally:
@@ -115,17 +115,17 @@ class _Table:
                 break
             if start is None:
                 if not self.seats:
-                    time.sleep(_ALTERNATION)
+                    time.sleep(_ALTERNATION_SECONDS)
                 return True
             slot = self.free.pop()
             self.seats[slot] = _Seat(start)
             self.arena.begin(slot, start)
         return bool(self.seats)
 
-    def drop_unless(self, wanted: Callable[[Start], bool]) -> None:
-        """Drop the episodes that are not wanted; the arena discards each when its slot begins another."""
+    def drop_unless(self, still_needed: Callable[[Start], bool]) -> None:
+        """Drop the episodes that are no longer needed; the arena discards each when its slot begins another."""
         for slot, seat in list(self.seats.items()):
-            if not wanted(seat.start):
+            if not still_needed(seat.start):
                 if seat.ticket is not None:
                     self.agent.engine.cancel(seat.ticket)
                     del self.tickets[seat.ticket]
@@ -137,7 +137,7 @@ class _Table:
             return
         arena_busy = len(self.tickets) < len(self.seats)
         actions: dict[int, str] = {}
-        for completion in self.agent.engine.poll(_ALTERNATION if arena_busy else _IDLE):
+        for completion in self.agent.engine.poll(_ALTERNATION_SECONDS if arena_busy else _IDLE_SECONDS):
             slot = self.tickets.pop(completion.ticket)
             seat = self.seats[slot]
             seat.ticket = None
@@ -145,7 +145,7 @@ class _Table:
                 seat.fault = completion.fault
                 self.arena.finish(slot, Ending.BROKEN)
                 continue
-            text = self._spoken(seat, completion)
+            text = self._add_response(seat, completion)
             if completion.cut:
                 self.arena.finish(slot, Ending.LENGTH_LIMIT, text)
             else:
@@ -158,7 +158,7 @@ class _Table:
         outstanding = len(self.seats) - len(self.tickets)
         if not outstanding:
             return
-        for event in self._heard(outstanding):
+        for event in self._receive_events(outstanding):
             seat = self.seats.get(event.slot)
             if seat is None or event.start.key != seat.start.key or seat.ticket is not None:
                 continue  # This event belongs to a dropped episode.
@@ -171,20 +171,20 @@ class _Table:
                 self._leave(event.slot)
                 yield _episode(event, seat)
 
-    def _heard(self, outstanding: int) -> list[Event]:
+    def _receive_events(self, outstanding: int) -> list[Event]:
         """Return the events of the arena; wait briefly for fast tools, as a decode step costs the same for many."""
         events: list[Event] = []
         if self.arena.ordered:  # The rows decoded together must not depend on the speed of tools.
             while not events:
-                events = self._wait(lambda: self.arena.recv(outstanding, _IDLE))
+                events = self._wait(lambda: self.arena.recv(outstanding, _IDLE_SECONDS))
         elif not self.tickets:
-            events = self._wait(lambda: self.arena.recv(outstanding, _GATHERING))
+            events = self._wait(lambda: self.arena.recv(outstanding, _GATHER_SECONDS))
         elif self.hurried:
             self.hurried -= 1
             events = self.arena.recv(0, 0.0)
         else:
-            events = self.arena.recv(outstanding, _ALTERNATION)
-            self.hurried = _PATIENCE * (len(events) < outstanding)
+            events = self.arena.recv(outstanding, _ALTERNATION_SECONDS)
+            self.hurried = _ROUNDS_WITHOUT_WAIT * (len(events) < outstanding)
         return events
 
     def _wait(self, call: Callable[[], ReplyT]) -> ReplyT:
@@ -196,8 +196,8 @@ class _Table:
             # Not every arena can name its calls.
             stalls: Callable[[float], Sequence[Any]] = getattr(self.arena, "stalls", lambda share: [])
             slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
-            more = len(slowest) - _SHOWN
-            calls = [*map(str, slowest[:_SHOWN]), *([f"and {more} more calls"] if more > 0 else [])]
+            more = len(slowest) - _MAX_NAMED_CALLS
+            calls = [*map(str, slowest[:_MAX_NAMED_CALLS]), *([f"and {more} more calls"] if more > 0 else [])]
             outstanding = f"{len(self.seats) - len(self.tickets)} of {len(self.seats)} episodes"
             begin = f"play has waited {self.waited:.0f} s for tools and environments of {outstanding}"
             log.warning("%s", "; ".join([begin, *calls]))
@@ -235,7 +235,7 @@ class _Table:
         self.free.append(slot)
 
     @staticmethod
-    def _spoken(seat: _Seat, completion: Completion) -> str:
+    def _add_response(seat: _Seat, completion: Completion) -> str:
         assert seat.conversation is not None, "an engine answered a request that was never made"
         if completion.text is not None:
             seat.conversation.add_text(completion.text)

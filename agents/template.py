@@ -71,7 +71,7 @@ def _raised(what: str, error: Exception) -> TemplateFinding:
     return TemplateFinding("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", _OTHER_TEMPLATE)
 
 
-def _told(
+def _finding(
     about: str, fine: bool, text: str, wrong: str, remedy: str, state: TemplateSeverity = "warning"
 ) -> TemplateFinding:
     """Return one remark: `text` if `fine` is true, otherwise `wrong` with its remedy."""
@@ -91,7 +91,7 @@ def _turns(chat: Chat) -> Iterator[TemplateFinding]:
             continue
         wrong = "the template rewrites what was said: each opens a new row, which is counted"
         remedy = "costs memory and time only; a template that keeps thinking avoids it"
-        yield _told(about, verdicts == {True}, "are appended: one row, token for token", wrong, remedy)
+        yield _finding(about, verdicts == {True}, "are appended: one row, token for token", wrong, remedy)
 
 
 def _seams(chat: Chat) -> Iterator[TemplateFinding]:
@@ -103,7 +103,7 @@ def _seams(chat: Chat) -> Iterator[TemplateFinding]:
     same = chat.tokenizer.encode(chat.tokenizer.decode(row), add_special_tokens=False) == row
     wrong = "tokens that span the end of a turn come out otherwise in a text that is encoded whole"
     remedy = "the agent trains on what it sampled; the model may know the other form"
-    yield _told("seams", same, "no token spans the end of a turn", wrong, remedy)
+    yield _finding("seams", same, "no token spans the end of a turn", wrong, remedy)
 
 
 def _thinking(chat: Chat) -> Iterator[TemplateFinding]:
@@ -122,7 +122,7 @@ def _system_text(chat: Chat) -> Iterator[TemplateFinding]:
     except Exception:  # Templates refuse roles with errors of their own.
         prompt = ""
     wrong, remedy = "the template does not show a system message", "play environments whose `system` is empty"
-    yield _told("system text", "be brief" in prompt, "is shown", wrong, remedy)
+    yield _finding("system text", "be brief" in prompt, "is shown", wrong, remedy)
 
 
 def _tool_results(chat: Chat) -> Iterator[TemplateFinding]:
@@ -133,7 +133,7 @@ def _tool_results(chat: Chat) -> Iterator[TemplateFinding]:
     form = "as they are" if first in delta else "in another form (as JSON, say)"
     text = f"are shown {form}, after {delta.partition('first')[0][-60:]!r}"
     wrong = "of several results to one turn, not all are shown"
-    yield _told("tool results", second in delta and "quoted" in delta, text, wrong, _OTHER_TEMPLATE, "broken")
+    yield _finding("tool results", second in delta and "quoted" in delta, text, wrong, _OTHER_TEMPLATE, "broken")
 
 
 def _schemas(chat: Chat) -> Iterator[TemplateFinding]:
@@ -144,7 +144,7 @@ def _schemas(chat: Chat) -> Iterator[TemplateFinding]:
         "their arguments" if "probe_tool" in prompt else "them"
     )
     remedy = "choose a template for tools, unless the agent is raised on them"
-    yield _told("tool schemas", "probe_argument" in prompt, f"are shown {position} the question", wrong, remedy)
+    yield _finding("tool schemas", "probe_argument" in prompt, f"are shown {position} the question", wrong, remedy)
 
 
 def _calls(chat: Chat) -> Iterator[TemplateFinding]:
@@ -158,7 +158,7 @@ def _calls(chat: Chat) -> Iterator[TemplateFinding]:
     else:
         wrong = f"the template writes none of its own; the agent must learn {formats.DEFAULT}"
         remedy, state = "raise it on demonstrations, or say the format in `system`", "warning"
-    yield _told("call format", name is not None, text, wrong, remedy, state)
+    yield _finding("call format", name is not None, text, wrong, remedy, state)
 
 
 def _stops(chat: Chat) -> Iterator[TemplateFinding]:
@@ -169,7 +169,7 @@ def _stops(chat: Chat) -> Iterator[TemplateFinding]:
     text = f"{end}; sampling stops at {', '.join(token_texts.values())}"
     wrong = f"{end} is ordinary text: a turn is cut wherever the agent writes it"
     remedy = "choose a model whose template closes turns with a token"
-    yield _told("end of turn", special, text, wrong, remedy, "broken")
+    yield _finding("end of turn", special, text, wrong, remedy, "broken")
 
 
 def _shield(chat: Chat) -> Iterator[TemplateFinding]:
@@ -187,7 +187,7 @@ def _shield(chat: Chat) -> Iterator[TemplateFinding]:
     text = f"{len(added)}; none can be forged by a tool result or a question"
     wrong = f"those that a {leaking} message spells are taken for real"
     remedy = "do not train with this tokenizer on untrusted tools"
-    yield _told("control tokens", not leaking, text, wrong, remedy, "broken")
+    yield _finding("control tokens", not leaking, text, wrong, remedy, "broken")
 
 
 def _odd_texts(chat: Chat) -> Iterator[TemplateFinding]:
@@ -196,4 +196,4 @@ def _odd_texts(chat: Chat) -> Iterator[TemplateFinding]:
     changed = ", ".join(name for name, text in texts.items() if chat.decode(chat.encode_turn(text)) != text)
     remedy = "answers with such text may be judged as other than they were"
     wrong = f"changed by the tokenizer: {changed}"
-    yield _told("odd characters", not changed, "survive encoding and decoding", wrong, remedy)
+    yield _finding("odd characters", not changed, "survive encoding and decoding", wrong, remedy)

@@ -19,11 +19,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.protocols import Completion, Request
 
-_SIGN_OF_LIFE = 1.0
+_HEARTBEAT_SECONDS = 1.0
 """Seconds between heartbeats while no turn ends."""
 
 
-class Talking(TorchEngine):
+class ReportingEngine(TorchEngine):
     """Calls `after` at each step, also while a pause waits for turns: the parent takes a long silence for a crash."""
 
     after: Callable[[], None]
@@ -40,41 +40,36 @@ class EngineServer:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.folder = ""
-        self.engine: Talking
-        self.theirs: dict[int, int] = {}
-        """The parent's ticket of each ticket of the engine; `ours` is the inverse."""
-        self.ours: dict[int, int] = {}
-        self.said_at = 0.0
+        self.engine: ReportingEngine
+        self.parent_tickets: dict[int, int] = {}
+        """The parent's ticket of each ticket of the engine."""
+        self.sent_at = 0.0
 
     def serve(self) -> None:
         """Execute commands and send answers until the pipe closes."""
-        self.obey(*self.connection.recv())
+        self.execute(*self.connection.recv())
         while True:
             while self.connection.poll(0 if self.engine.busy else None):
-                self.obey(*self.connection.recv())
+                self.execute(*self.connection.recv())
                 self.answer(self.engine.collect())
             self.answer(self.engine.poll())
 
     def answer(self, done: list[Completion]) -> None:
         """Send the turns that ended."""
         if done:
-            tickets = [self.theirs.pop(completion.ticket) for completion in done]
-            for ticket in tickets:
-                del self.ours[ticket]
-            pairs = zip(done, tickets, strict=True)
-            self.say("done", [replace(completion, ticket=ticket) for completion, ticket in pairs])
+            self.send("done", [replace(each, ticket=self.parent_tickets.pop(each.ticket)) for each in done])
 
-    def live(self) -> None:
+    def heartbeat(self) -> None:
         """Send a heartbeat if nothing was sent for a second."""
-        if time.monotonic() > self.said_at + _SIGN_OF_LIFE:
-            self.say("done", [])
+        if time.monotonic() > self.sent_at + _HEARTBEAT_SECONDS:
+            self.send("done", [])
 
-    def say(self, kind: str, value: Any) -> None:
+    def send(self, kind: str, value: Any) -> None:
         """Send a message, with the count of tokens sampled so far."""
-        self.said_at = time.monotonic()
+        self.sent_at = time.monotonic()
         self.connection.send((kind, value, self.engine.sampled))
 
-    def obey(self, command: str, *arguments: Any) -> None:
+    def execute(self, command: str, *arguments: Any) -> None:
         """Execute a command. Turns are answered later, all other commands at once."""
         if command == "submit":
             self.submit(*arguments)
@@ -82,7 +77,7 @@ class EngineServer:
             self.cancel(*arguments)
         else:
             act: Callable[..., Any] = getattr(self, command, None) or getattr(self.engine, command)
-            self.say("ok", act(*arguments))
+            self.send("ok", act(*arguments))
 
     def open(self, folder: str, dtype: str, attention: str, stops: list[int], options: dict[str, Any]) -> None:
         """Make the model, whose weights come later, and the engine."""
@@ -90,27 +85,26 @@ class EngineServer:
         model: Any = AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, dtype), attn_implementation=attention
         )
-        self.folder, self.engine = folder, Talking(model, stops, **options)
-        self.engine.after = self.live
+        self.folder, self.engine = folder, ReportingEngine(model, stops, **options)
+        self.engine.after = self.heartbeat
 
     def weights(self, path: str, version: int) -> None:
         """Read new weights from a file."""
         self.engine.update_weights(load_file(path).items(), version)
 
-    def held(self) -> int:
+    def cache_bytes(self) -> int:
         """Return the bytes of the cache."""
         return self.engine.held_bytes
 
     def submit(self, ticket: int, request: Request) -> None:
         """Begin a turn."""
-        self.ours[ticket] = self.engine.submit(request)
-        self.theirs[self.ours[ticket]] = ticket
+        self.parent_tickets[self.engine.submit(request)] = ticket
 
     def cancel(self, ticket: int) -> None:
         """Cancel a turn if it has not ended."""
-        if ticket in self.ours:
-            self.engine.cancel(self.ours[ticket])
-            del self.theirs[self.ours.pop(ticket)]
+        for engine_ticket in [number for number, parent in self.parent_tickets.items() if parent == ticket]:
+            self.engine.cancel(engine_ticket)
+            del self.parent_tickets[engine_ticket]
 
 
 def main(handle: int) -> None:

@@ -47,16 +47,22 @@ class Graphs:
         self._captured.clear()
 
     def _capture(
-        self, step: DecodeStep, held: tuple[Tensor, ...]
+        self, step: DecodeStep, inputs: tuple[Tensor, ...]
     ) -> tuple[Callable[[], None], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Warm the step up on a side stream and record it; return its replay function, inputs and outputs."""
         side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side_stream):
             for _ in range(2):
-                step(*held)
+                step(*inputs)
         torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            outputs = step(*held)
-        return graph.replay, held, outputs
+            outputs = step(*inputs)
+        return graph.replay, inputs, outputs
+
+
+def graph_span(span: int) -> int:
+    """Round a span up by at most a quarter, so that there are few spans: each has a CUDA graph of its own."""
+    step = 1 << max(span.bit_length() - 3, 6)
+    return -(-span // step) * step

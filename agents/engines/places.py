@@ -12,10 +12,28 @@ from palaestra.agents.engines.graphs import Graphs
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.rows import Slot
 from palaestra.agents.engines.slots import SlotCache
+from palaestra.errors import UsageError
 from palaestra.protocols import Request
 
 _WIDTH = 4
 """A decode step's width is a multiple of this."""
+
+
+def check_request(request: Request, longest: int, cache_tokens: int | None) -> None:
+    """Raise UsageError for a turn that does not fit into a row of `longest` tokens, or into the cache."""
+    if not request.ids or request.max_tokens < 1:
+        raise UsageError(f"a request needs ids and max_tokens >= 1; got {len(request.ids)} and {request.max_tokens}")
+    if len(request.ids) >= longest:
+        raise UsageError(
+            f"a row of {len(request.ids)} tokens and its answer are longer than the {longest} that the model takes; "
+            "lower max_episode_tokens"
+        )
+    row_tokens = min(len(request.ids) + request.max_tokens, longest)
+    if cache_tokens is not None and row_tokens >= cache_tokens:
+        raise UsageError(
+            f"a row may grow to {row_tokens} tokens, and cache_tokens is {cache_tokens}; it must be larger than the "
+            "longest row: raise it, or lower max_episode_tokens"
+        )
 
 
 class CacheScheduler:

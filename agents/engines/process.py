@@ -27,10 +27,11 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from palaestra.agents.engines.places import check_request
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
-_STARTS = 3
+_MAX_CRASHES = 3
 """Count of crashes in a row without an answer that raise an error."""
 
 
@@ -70,13 +71,13 @@ class ProcessEngine:
         # An implementation that a trainer registered in this process is unknown to the child; sdpa replaces it.
         self._attention = "eager" if model.config._attn_implementation == "eager" else "sdpa"
         self._tickets = count()
-        self._asked: dict[int, Request] = {}
+        self._live: dict[int, Request] = {}
         self._ready: list[Completion] = []
         self._sampled, self._sampled_before = 0, 0
         self._paused = self._released = False
         self._deaths = 0
-        self._heard_at = 0.0
-        self._said = ""
+        self._received_at = 0.0
+        self._last_output = ""
         # Remove the folder at exit at the latest: otherwise its weights would stay in memory.
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         try:
@@ -96,20 +97,13 @@ class ProcessEngine:
 
     def submit(self, request: Request) -> int:
         """Send a turn."""
-        if not request.ids or request.max_tokens < 1 or len(request.ids) >= self._longest:
-            raise UsageError(
-                f"a request needs ids and max_tokens >= 1, in a row shorter than {self._longest}; got "
-                f"{len(request.ids)} and {request.max_tokens}"
-            )
-        bound = self._options["cache_tokens"]
-        if bound is not None and min(len(request.ids) + request.max_tokens, self._longest) >= bound:
-            raise UsageError(f"cache_tokens is {bound}, less than a row may grow to: raise it")
+        check_request(request, self._longest, self._options["cache_tokens"])
         ticket = next(self._tickets)
-        self._asked[ticket] = replace(request, messages=(), tools=(), ids=list(request.ids))
-        if len(self._asked) == 1:
-            self._heard_at = time.monotonic()
+        self._live[ticket] = replace(request, messages=(), tools=(), ids=list(request.ids))
+        if len(self._live) == 1:
+            self._received_at = time.monotonic()
         try:
-            self._send("submit", ticket, self._asked[ticket])
+            self._send("submit", ticket, self._live[ticket])
         except _Died:
             self._restart()
         return ticket
@@ -132,7 +126,7 @@ class ProcessEngine:
     def cancel(self, ticket: int) -> None:
         """Cancel a turn, answered or not."""
         self._ready = [completion for completion in self._ready if completion.ticket != ticket]
-        if self._asked.pop(ticket, None) is not None:
+        if self._live.pop(ticket, None) is not None:
             try:
                 self._send("cancel", ticket)
             except _Died:
@@ -172,7 +166,7 @@ class ProcessEngine:
     @property
     def held_bytes(self) -> int:
         """Return the bytes of the child's cache."""
-        return int(self._call("held"))
+        return int(self._call("cache_bytes"))
 
     def health(self) -> str:
         """Return why the engine does not work (the child has ended, or does not answer within 10 s), else ""."""
@@ -195,13 +189,13 @@ class ProcessEngine:
     def _start(self) -> None:
         """Start a child, give it the weights and the state, and submit all turns in flight."""
         connection, child_connection = Pipe()
-        self._last_words = (self._folder / "stderr.txt").open("w+b")
+        self._stderr = (self._folder / "stderr.txt").open("w+b")
         self._child = subprocess.Popen(
             [sys.executable, "-m", "palaestra.agents.engines.child", str(child_connection.fileno())],
             pass_fds=[child_connection.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=self._last_words,
-            stderr=self._last_words,
+            stdout=self._stderr,
+            stderr=self._stderr,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
         )
         child_connection.close()
@@ -209,14 +203,14 @@ class ProcessEngine:
         self._inbox: queue.SimpleQueue[tuple[str, Any, int] | None] = queue.SimpleQueue()
         # A thread empties the pipe: otherwise the child would wait while a trainer computes for minutes.
         threading.Thread(target=_read, args=(connection, self._inbox), daemon=True).start()
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._ask("open", str(self._folder), self._dtype, self._attention, self._stops, self._options)
         self._ask("weights", str(self._weights), self.version)
         if self._paused:
             self._ask("pause", "keep")
         if self._released:
             self._ask("release")
-        for ticket, request in self._asked.items():
+        for ticket, request in self._live.items():
             self._send("submit", ticket, request)
 
     def _restart(self) -> None:
@@ -224,10 +218,10 @@ class ProcessEngine:
         while True:
             self._deaths += 1
             code = self._end()
-            if self._deaths >= _STARTS:
+            if self._deaths >= _MAX_CRASHES:
                 raise EngineLost(
                     f"the engine's process ended {self._deaths} times without an answer, the last time with status "
-                    f"{code}; its last words: {self._said or 'none'}"
+                    f"{code}; its last output: {self._last_output or 'none'}"
                 )
             self._sampled_before, self._sampled = self.sampled, 0
             try:
@@ -241,10 +235,10 @@ class ProcessEngine:
             self._child.kill()
         code = self._child.wait()
         self._connection.close()
-        if not self._last_words.closed:
-            self._last_words.seek(0)
-            self._said = self._last_words.read().decode("utf-8", "replace").strip()[-600:]
-            self._last_words.close()
+        if not self._stderr.closed:
+            self._stderr.seek(0)
+            self._last_output = self._stderr.read().decode("utf-8", "replace").strip()[-600:]
+            self._stderr.close()
         return code
 
     def _send(self, *message: Any) -> None:
@@ -258,18 +252,18 @@ class ProcessEngine:
         try:
             message = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
         except queue.Empty:
-            silent = time.monotonic() - self._heard_at
-            if self._asked and not (self._paused or self._released) and silent > self._deadline:
+            silent = time.monotonic() - self._received_at
+            if self._live and not (self._paused or self._released) and silent > self._deadline:
                 raise _Died from None
             return None
         if message is None:
             raise _Died
         kind, value, self._sampled = message
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         if kind != "done":
             return kind, value
         for completion in value:
-            if self._asked.pop(completion.ticket, None) is not None:  # Else it was cancelled meanwhile.
+            if self._live.pop(completion.ticket, None) is not None:  # Else it was cancelled meanwhile.
                 self._ready.append(completion)
                 self._deaths = 0
         return None
@@ -283,7 +277,7 @@ class ProcessEngine:
             if answer is not None:
                 return answer[1]
             if message[0] == "pause":  # While it waits for turns, the child sends heartbeats.
-                until = self._heard_at + (deadline or self._deadline)
+                until = self._received_at + (deadline or self._deadline)
         raise EngineLost(f"the engine's process did not answer {message[0]!r} in {deadline or self._deadline:.0f} s")
 
     def _call(self, *message: Any, deadline: float | None = None) -> Any:

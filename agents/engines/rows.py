@@ -14,6 +14,10 @@ from palaestra.protocols import Request
 
 _WORTH_COPYING = 8
 """Least tokens of a prefix worth copying; a shorter one is computed again, which is cheaper."""
+_BUCKET = 1.35
+"""Chunks that are prefilled together differ by at most this factor in length."""
+_PREFILL_TOKENS = 16_384
+"""The most padded tokens that one prefill pass holds."""
 _WORTH_WAITING = 32
 """Least tokens that a row must save to be prefilled in a second pass, after a row with the same prefix."""
 
@@ -99,14 +103,14 @@ def plan(fresh: Iterable[Slot], slots: Sequence[Slot]) -> tuple[list[Feed], list
     return first, second
 
 
-def common(held: list[int], wanted: list[int]) -> int:
-    """Return the length of the longest common prefix, less than len(wanted): the last token must be fed."""
-    low, high = 0, min(len(held), len(wanted) - 1)
-    if held[:high] == wanted[:high]:
+def common(cached: list[int], whole: list[int]) -> int:
+    """Return the length of the longest common prefix, less than len(whole): the last token must be fed."""
+    low, high = 0, min(len(cached), len(whole) - 1)
+    if cached[:high] == whole[:high]:
         return high
     while low < high:
         middle = (low + high) // 2
-        if held[low : middle + 1] == wanted[low : middle + 1]:
+        if cached[low : middle + 1] == whole[low : middle + 1]:
             low = middle + 1
         else:
             high = middle
@@ -123,3 +127,17 @@ def _best_source(slot: Slot, whole: list[int], slots: Sequence[Slot]) -> tuple[i
         if length >= begin + _WORTH_COPYING:
             begin, source = length, other.place
     return begin, source
+
+
+def prefill_chunks(feeds: Iterable[Feed]) -> list[list[Feed]]:
+    """Group rows with a similar number of missing tokens, to be prefilled together."""
+    chunks: list[list[Feed]] = []
+    for feed in sorted(feeds, key=lambda feed: feed.missing):
+        if (
+            not chunks
+            or feed.missing > _BUCKET * chunks[-1][0].missing
+            or feed.missing * (len(chunks[-1]) + 1) > _PREFILL_TOKENS
+        ):
+            chunks.append([])
+        chunks[-1].append(feed)
+    return chunks

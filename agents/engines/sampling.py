@@ -59,16 +59,16 @@ def sample(
     heat_W1 = settings.temperatures_W[:, None]
     logits_WV = logits_WV / (torch.where(cold_W1, 1.0, heat_W1) if greedy else heat_W1)
     if truncated:
-        kept_WV = _truncated(logits_WV, settings)
+        kept_WV = _truncate(logits_WV, settings)
         logits_WV = torch.where(cold_W1, logits_WV, kept_WV) if greedy else kept_WV
     logprobs_WV = torch.log_softmax(logits_WV, dim=-1)
-    words_W1 = _drawn(logprobs_WV, uniform(settings.keys_W, positions_W))
+    words_W1 = _draw_words(logprobs_WV, uniform(settings.keys_W, positions_W))
     if greedy:
         words_W1 = torch.where(cold_W1, logprobs_WV.argmax(dim=-1, keepdim=True), words_W1)
     return words_W1[:, 0], logprobs_WV.gather(1, words_W1)[:, 0]
 
 
-def _drawn(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
+def _draw_words(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
     """Return the word of each row where its number falls; words without probability are never sampled."""
     words = logprobs_WV.shape[1]
     whole = words // _BLOCK
@@ -89,7 +89,7 @@ def _drawn(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
     return word_W1.clamp_(max=words - 1)
 
 
-def _truncated(logits_WV: Tensor, settings: SamplingSettings) -> Tensor:
+def _truncate(logits_WV: Tensor, settings: SamplingSettings) -> Tensor:
     """Return the logits, with minus infinity for words that are left out."""
     sorted_WV, order_WV = logits_WV.sort(dim=-1, descending=True, stable=True)
     chances_WV = torch.softmax(sorted_WV, dim=-1).to(torch.float64)

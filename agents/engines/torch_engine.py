@@ -14,26 +14,21 @@ shared prompt once for all its rows; steps that decode some rows and prefill oth
 place of the row unused for longest is taken, though its tool may only be slow.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from palaestra.agents.engines.graphs import Graphs
-from palaestra.agents.engines.places import CacheScheduler
-from palaestra.agents.engines.rows import Feed, Slot, plan
+from palaestra.agents.engines.graphs import Graphs, graph_span
+from palaestra.agents.engines.places import CacheScheduler, check_request
+from palaestra.agents.engines.rows import Feed, Slot, plan, prefill_chunks
 from palaestra.agents.engines.sampling import SamplingSettings, sample, truncates
 from palaestra.agents.engines.slots import SlotCache
-from palaestra.agents.head import head_of
+from palaestra.agents.head import evaluation_mode, head_of
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
-_BUCKET = 1.35
-"""Chunks that are prefilled together differ by at most this factor in length."""
-_PREFILL_TOKENS = 16_384
-"""The most padded tokens that one prefill pass holds."""
 _BLOCK = 8
 """Tokens of each row that a GPU decodes before the host reads them; those sampled after a stop are wasted."""
 
@@ -84,21 +79,7 @@ class TorchEngine(CacheScheduler):
 
     def submit(self, request: Request) -> int:
         """Queue a turn."""
-        if not request.ids or request.max_tokens < 1:
-            raise UsageError(
-                f"a request needs ids and max_tokens >= 1; got {len(request.ids)} and {request.max_tokens}"
-            )
-        if len(request.ids) >= self._longest:
-            raise UsageError(
-                f"a row of {len(request.ids)} tokens and its answer are longer than the {self._longest} that the model "
-                "takes; lower max_episode_tokens"
-            )
-        longest = min(len(request.ids) + request.max_tokens, self._longest)
-        if self._cache_tokens is not None and longest >= self._cache_tokens:
-            raise UsageError(
-                f"a row may grow to {longest} tokens, and cache_tokens is {self._cache_tokens}; it must be larger than "
-                "the longest row: raise it, or lower max_episode_tokens"
-            )
+        check_request(request, self._longest, self._cache_tokens)
         ticket = next(self._tickets)
         self._queue.append((ticket, request))
         return ticket
@@ -123,26 +104,11 @@ class TorchEngine(CacheScheduler):
         running = self._make_room(self._running())
         fresh = sorted((slot for slot in running if slot.fresh), key=lambda slot: slot.ticket or 0)
         decoding = [slot for slot in running if not slot.fresh]
-        with self._answering():
+        with evaluation_mode(self.model):
             done = self._decode(decoding) if decoding else []
             for feeds in plan(fresh, self._slots):
                 done += self._prefill(feeds)
         return done
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Put all modules in evaluation mode for a pass (no dropout, no checkpointing); restore their modes after it.
-
-        It looks at all modules each time: a trainer may wrap or add some.
-        """
-        training = [module for module in self.model.modules() if module.training]
-        for module in training:
-            module.training = False
-        try:
-            yield
-        finally:
-            for module in training:
-                module.training = True
 
     def cancel(self, ticket: int) -> None:
         """Cancel a turn; the cached tokens of its slot stay usable."""
@@ -224,10 +190,8 @@ class TorchEngine(CacheScheduler):
             positions = positions + 1
             steps_taken.append((last, logprobs))
         done: list[Completion] = []
-        words_SW = torch.stack([words for words, _ in steps_taken]).tolist()
-        for words, logprobs_W in zip(
-            words_SW, torch.stack([step_logprobs for _, step_logprobs in steps_taken]).tolist(), strict=True
-        ):
+        words_SW, logprobs_SW = (torch.stack(tensors).tolist() for tensors in zip(*steps_taken, strict=True))
+        for words, logprobs_W in zip(words_SW, logprobs_SW, strict=True):
             running = [slot for slot in decoding if slot.ticket is not None]
             for slot in running:
                 slot.cached.append(slot.ids[-1])
@@ -239,7 +203,7 @@ class TorchEngine(CacheScheduler):
     ) -> tuple[Tensor, Tensor]:
         """Sample one token for each of the first places; return the words and their log-probs."""
         width = len(last)
-        span = min(_bucket(span), self._cache.room) if self._graphs is not None else span
+        span = min(graph_span(span), self._cache.room) if self._graphs is not None else span
 
         def step(last_W: Tensor, positions_W: Tensor, *settings_W: Tensor) -> tuple[Tensor, Tensor]:
             hidden = self._forward(last_W[:, None], positions_W[:, None], range(width), span)[:, 0]
@@ -263,7 +227,7 @@ class TorchEngine(CacheScheduler):
         if copied:
             length = max(feed.begin for feed in copied)
             self._cache.copy([feed.source for feed in copied], [feed.slot.place for feed in copied], length)
-        return [completion for chunk in _chunks(feeds) for completion in self._prefill_chunk(chunk)]
+        return [completion for chunk in prefill_chunks(feeds) for completion in self._prefill_chunk(chunk)]
 
     def _prefill_chunk(self, chunk: list[Feed]) -> list[Completion]:
         """Prefill rows of similar length in one pass, and copy them to their twins; return the turns that ended."""
@@ -304,9 +268,9 @@ class TorchEngine(CacheScheduler):
     def _settings(self, slots: Sequence[Slot]) -> tuple[SamplingSettings, bool, bool]:
         """Return the sampling settings of these rows, whether any is greedy, and whether any is truncated."""
         requests = [slot.request if slot.ticket is not None else None for slot in slots]
-        greedy = any(request is not None and request.temperature == 0 for request in requests)
-        truncated = any(request is not None and truncates(request) for request in requests)
-        return SamplingSettings.of([slot.key for slot in slots], requests, self._device), greedy, truncated
+        settings = SamplingSettings.of([slot.key for slot in slots], requests, self._device)
+        running = [request for request in requests if request is not None]
+        return settings, any(request.temperature == 0 for request in running), any(map(truncates, running))
 
     def _take(self, slots: Sequence[Slot], tokens: list[int], logprobs: list[float]) -> list[Completion]:
         """Append the sampled tokens to their slots; return the turns that ended."""
@@ -325,23 +289,3 @@ class TorchEngine(CacheScheduler):
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._device)
-
-
-def _chunks(feeds: Iterable[Feed]) -> list[list[Feed]]:
-    """Group rows with a similar number of missing tokens, to be prefilled together."""
-    chunks: list[list[Feed]] = []
-    for feed in sorted(feeds, key=lambda feed: feed.missing):
-        if (
-            not chunks
-            or feed.missing > _BUCKET * chunks[-1][0].missing
-            or feed.missing * (len(chunks[-1]) + 1) > _PREFILL_TOKENS
-        ):
-            chunks.append([])
-        chunks[-1].append(feed)
-    return chunks
-
-
-def _bucket(span: int) -> int:
-    """Round a span up by at most a quarter, so that there are few spans: each has a CUDA graph of its own."""
-    step = 1 << max(span.bit_length() - 3, 6)
-    return -(-span // step) * step

@@ -124,12 +124,12 @@ def _turn(answer: ChatCompletion, tools: ToolSchemas, form: Format) -> str:
                 return text
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass  # Not JSON, not an object, or nothing that the format can write.
-    written = "\n".join(_written(call, tools, form) for call in answer.calls)
+    written = "\n".join(_call_text(call, tools, form) for call in answer.calls)
     text = f"{answer.content}\n{written}"
     return text if len(form.parse(text, tools).calls) >= len(form.parse(written, tools).calls) else written
 
 
-def _written(call: ToolCall, tools: ToolSchemas, form: Format) -> str:
+def _call_text(call: ToolCall, tools: ToolSchemas, form: Format) -> str:
     """Return one call as text; a malformed call stays malformed."""
     hole = json.dumps(_HOLE)
     try:

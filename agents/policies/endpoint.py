@@ -7,19 +7,15 @@ servers give text, so the episodes have no rows, and nothing can be trained on t
 """
 
 import logging
-import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from functools import partial
 from hashlib import blake2b
-from itertools import count
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from palaestra import formats
+from palaestra.agents.engines.background_engine import BackgroundEngine
 from palaestra.agents.policies.dialogue import to_native, to_text, to_text_only
 from palaestra.endpoint import ChatCompletion, Endpoint, EndpointConfig, Totals
-from palaestra.endpoint.background import BackgroundLoop
 from palaestra.errors import Broken, UsageError
 from palaestra.judging.guard import Guard, held_back_message
 from palaestra.protocols import Completion, Request
@@ -30,7 +26,7 @@ _CHECK_SECONDS = 20.0
 """Seconds for the check of the server beyond the connect timeout; longer than the check's own timeout."""
 
 
-class EndpointPolicy:
+class EndpointPolicy(BackgroundEngine):
     """Answers each request through a served model. Close it: it owns a thread and its connections."""
 
     def __init__(
@@ -47,6 +43,7 @@ class EndpointPolicy:
         With a `seed` every request carries one of its own, made of it, the start and the turn. A `guard` reads each
         turn before the environment does: one that it holds back ends its episode, cut off without that turn.
         """
+        super().__init__("palaestra-endpoint")
         self._endpoint = Endpoint(config)
         self._form = formats.get(format)
         self._native = native_tools
@@ -54,11 +51,6 @@ class EndpointPolicy:
         self._guard = guard
         self.held_back = 0
         """Count of episodes that the guard has ended."""
-        self._tickets = count()
-        self._live: dict[int, Future[None]] = {}
-        self._news: SimpleQueue[Completion | Exception] = SimpleQueue()
-        self._error: Exception | None = None
-        self._background = BackgroundLoop("palaestra-endpoint")
 
     def __repr__(self) -> str:
         return f"EndpointPolicy({self._endpoint!r})"
@@ -96,36 +88,7 @@ class EndpointPolicy:
             seed=None if self._seed is None else _seed(self._seed, request),
         )
         ticket = next(self._tickets)
-        self._live[ticket] = self._background.submit(self._answer(ticket, ask, request))
-        return ticket
-
-    def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Return the answers received; wait at most `timeout` seconds. Raise an error that all would meet."""
-        deadline = time.monotonic() + timeout
-        ready: list[Completion] = []
-        while self._live and self._error is None:
-            remaining_seconds = deadline - time.monotonic()
-            try:
-                news = (
-                    self._news.get_nowait()
-                    if ready or remaining_seconds <= 0
-                    else self._news.get(timeout=remaining_seconds)
-                )
-            except Empty:
-                break
-            if isinstance(news, Exception):
-                self._error = news
-            elif news.ticket in self._live:
-                del self._live[news.ticket]
-                ready.append(news)
-        if self._error is not None:
-            raise self._error
-        return ready
-
-    def cancel(self, ticket: int) -> None:
-        """Cancel a request and close its connection; a server that notices stops generating."""
-        if ticket in self._live:
-            self._live.pop(ticket).cancel()
+        return self._start(ticket, partial(self._complete, ticket, ask, request), request)
 
     def close(self) -> None:
         """Close the connections and end the thread."""
@@ -138,8 +101,8 @@ class EndpointPolicy:
         if self._background.closed:
             raise UsageError(f"{self!r} is closed; open a new one")
 
-    async def _answer(self, ticket: int, ask: _Ask, request: Request) -> None:
-        """Answer one request, read by the guard first if there is one. Runs on the thread of the loop."""
+    async def _complete(self, ticket: int, ask: _Ask, request: Request) -> Completion:
+        """Return the server's turn, read by the guard first if there is one. Runs on the thread of the loop."""
         try:
             answer = await ask()
             text = to_text(answer, request.tools, self._form)
@@ -149,13 +112,10 @@ class EndpointPolicy:
                 if verdict.score < self._guard.below:
                     self.held_back += 1
                     log.warning("task %s: %s", request.start.task, held_back_message(verdict, self._guard.below))
-                    self._news.put(Completion(ticket, text="", cut=True))
-                    return
-            self._news.put(Completion(ticket, text=text, cut=answer.cut))
+                    return Completion(ticket, text="", cut=True)
+            return Completion(ticket, text=text, cut=answer.cut)
         except Broken as error:
-            self._news.put(Completion(ticket, fault=str(error)))
-        except Exception as error:  # `poll` raises it on the caller's thread.
-            self._news.put(error)
+            return Completion(ticket, fault=str(error))
 
 
 def _seed(seed: int, request: Request) -> int:

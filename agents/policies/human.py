@@ -25,7 +25,7 @@ _HELP = (
     "Your turn ends with an empty line or Ctrl-D. /call NAME key=value ... calls a tool; a turn without a call is the "
     "answer. Ctrl-D at the start of a turn leaves."
 )
-_GONE = "standard input has ended, so nobody is at the keyboard"
+_INPUT_ENDED_FAULT = "standard input has ended, so nobody is at the keyboard"
 
 
 class HumanPolicy:
@@ -44,10 +44,10 @@ class HumanPolicy:
         self._write = write or sys.stderr
         self._tickets = count()
         self._waiting: dict[int, Request] = {}
-        self._shown: dict[int, int] = {}
+        self._shown_counts: dict[int, int] = {}
         """Count of messages of each dialogue that the person has seen, by its row."""
         self._last: Start | None = None
-        self._gone = False
+        self._input_ended = False
 
     def submit(self, request: Request) -> int:
         """Queue the request; `poll` asks the person."""
@@ -63,10 +63,10 @@ class HumanPolicy:
         ticket = next(same, next(iter(self._waiting)))
         request = self._waiting.pop(ticket)
         self._last = request.start
-        text = None if self._gone else self._ask(request)
+        text = None if self._input_ended else self._ask(request)
         if text is None:
-            self._gone = True
-            return [Completion(ticket, fault=_GONE)]
+            self._input_ended = True
+            return [Completion(ticket, fault=_INPUT_ENDED_FAULT)]
         return [Completion(ticket, text=text)]
 
     def cancel(self, ticket: int) -> None:
@@ -84,7 +84,7 @@ class HumanPolicy:
 
     def _ask(self, request: Request) -> str | None:
         """Return the turn that the person types, or None if standard input has ended."""
-        seen_count = self._shown.get(request.row, 0)
+        seen_count = self._shown_counts.get(request.row, 0)
         self._say(f"\n--- task {request.start.task}, turn {request.turn + 1} ---")
         for message in request.messages[seen_count:]:
             if message["role"] != "assistant" or not seen_count:  # What the person has typed need not be shown again.
@@ -93,13 +93,13 @@ class HumanPolicy:
             for tool in request.tools:
                 self._say(f"tool: {_signature(tool)}")
             self._say(_HELP)
-        self._shown[request.row] = len(request.messages)
+        self._shown_counts[request.row] = len(request.messages)
         while True:
             lines = self._lines()
             if lines is None:
                 return None
             try:
-                return self._written(lines, request.tools)
+                return self._turn_text(lines, request.tools)
             except ValueError as error:
                 self._say(f"{visible(str(error))}; type the turn again")
 
@@ -118,7 +118,7 @@ class HumanPolicy:
             elif lines:
                 return lines
 
-    def _written(self, lines: Sequence[str], tools: Sequence[Mapping[str, Any]]) -> str:
+    def _turn_text(self, lines: Sequence[str], tools: Sequence[Mapping[str, Any]]) -> str:
         """Return the turn as typed, with its `/call` lines in the environment's format."""
         text_lines, calls = [], []
         for line in lines:

@@ -30,8 +30,8 @@ _COMPUTATION = re.compile(
     rf"(?:=\s{{0,8}}+(?P<value>-?{_NUMBER})(?!\s?{_OPERATOR}\s?[\d(]|[\w%(\\]))?+"
 )
 """A whole expression of numbers, and the value that the text claims for it, if any."""
-_SIGNS = {"\\times": "*", "\\cdot": "*", "\\div": "/", "×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"}
-_WRITTEN = {"expression": "{}", "code": "print({})"}
+_OPERATORS = {"\\times": "*", "\\cdot": "*", "\\div": "/", "×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"}
+_ARGUMENT_TEMPLATES = {"expression": "{}", "code": "print({})"}
 """Template of the argument, by the name of the tool's one required argument."""
 
 
@@ -51,7 +51,7 @@ class Solution:
     """A solution, split at its computations."""
 
     steps: tuple[StitchedStep, ...]
-    rest: str
+    tail: str
     """Text after the last computation."""
     answer: str
     """Text after the thinking, if the solution has `<think>` tags; otherwise ""."""
@@ -59,7 +59,7 @@ class Solution:
 
     def turn(self, number: int, call: str) -> str:
         """Return the text of a turn with the call of its computation; `call` is empty after the last computation."""
-        text = self.steps[number].response if call else self.rest
+        text = self.steps[number].response if call else self.tail
         if self.thinks:
             text = f"<think>\n{text}\n</think>\n\n" if text else ""
         return "".join((text, "" if self.thinks or not text or not call else "\n", call or self.answer))
@@ -91,7 +91,7 @@ def _whole(match: re.Match[str]) -> tuple[int, int, str, str] | None:
     before = match.string[:begin].rstrip().removesuffix("(")[-1:]
     if match["value"] is None or text.count("(") != text.count(")") or before in tuple("+-*/^×·÷−"):
         return None
-    for sign, plain in _SIGNS.items():
+    for sign, plain in _OPERATORS.items():
         text = text.replace(sign, plain)
     return begin, match.end(), " ".join(text.replace(",", "").split()), match["value"]
 
@@ -108,9 +108,9 @@ def agrees(solution: Solution, calls: Sequence[Call]) -> bool:
     return all(_equal(call.text, step.value) for call, step in zip(calls, solution.steps, strict=True))
 
 
-def _equal(said: str, claimed: str) -> bool:
+def _equal(result: str, claimed: str) -> bool:
     try:
-        actual, expected = (float(text.strip().replace(",", "")) for text in (said, claimed))
+        actual, expected = (float(text.strip().replace(",", "")) for text in (result, claimed))
     except ValueError:
         return False
     decimals = len(claimed.partition(".")[2])
@@ -127,14 +127,13 @@ class Stitched(ScriptedPolicy):
 
     def turn(self, request: Request) -> object:
         """Return the next part of the solution."""
-        solution = self._solution(request.start.task)
-        if request.turn >= len(solution.steps):
-            return solution.turn(request.turn, "")
-        return solution.turn(request.turn, _call(solution.steps[request.turn].expression, request.tools))
+        solution, number = self._solution(request.start.task), request.turn
+        computes = number < len(solution.steps)
+        return solution.turn(number, _call(solution.steps[number].expression, request.tools) if computes else "")
 
 
 def _call(expression: str, tools: Sequence[Mapping[str, Any]]) -> str:
-    for name, written in _WRITTEN.items():
+    for name, written in _ARGUMENT_TEMPLATES.items():
         for tool in (schema.get("function", schema) for schema in tools):
             if tool.get("parameters", {}).get("required") == [name]:
                 return hermes.render([ParsedCall(tool["name"], {name: written.format(expression)})])

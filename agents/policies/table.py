@@ -20,25 +20,20 @@ class SeatedEngine:
 
     def __init__(self, engines: Mapping[str, Engine], learning: Collection[str] | None = None) -> None:
         """`learning` names the seats whose engines take new weights; by default all that have weights."""
-        self._seats = dict(engines)
         learning = list(engines) if learning is None else learning
         if unknown := [seat for seat in learning if seat not in engines]:
             raise UsageError(f"{unknown[0]!r} learns but has no engine; the seats are {', '.join(engines)}")
-        self._engines: list[Engine] = []
-        for engine in engines.values():
-            if not any(engine is other for other in self._engines):
-                self._engines.append(engine)
-        self.learning = [
-            engine
-            for engine in self._engines
-            if isinstance(engine, TrainedEngine) and any(engines[seat] is engine for seat in learning)
-        ]
+        self._engines = list({id(engine): engine for engine in engines.values()}.values())
+        identities = [id(engine) for engine in self._engines]
+        self._index = {seat: identities.index(id(engine)) for seat, engine in engines.items()}
+        """Index of the engine of each seat."""
+        learning_indexes = {self._index[seat] for seat in learning}
+        trained = [engine for index, engine in enumerate(self._engines) if index in learning_indexes]
+        self.learning = [engine for engine in trained if isinstance(engine, TrainedEngine)]
         """The engines whose weights a trainer changes."""
         self._tickets = count()
-        self._out: dict[int, tuple[Engine, int]] = {}
-        """The engine and its ticket, by the ticket that `submit` returned."""
-        self._ours: list[dict[int, int]] = [{} for _ in self._engines]
-        """For each engine, a mapping from its tickets to those that `submit` returned."""
+        self._live: dict[tuple[int, int], int] = {}
+        """Ticket that `submit` returned, by the index of the engine and its own ticket."""
 
     @property
     def sampled(self) -> int:
@@ -47,44 +42,37 @@ class SeatedEngine:
 
     def submit(self, request: Request) -> int:
         """Submit a request to the engine of its seat."""
-        engine = self._seats.get(request.start.seat or "")
-        if engine is None:
-            raise UsageError(
-                f"no engine plays the seat {request.start.seat!r}; those with one are {', '.join(self._seats)}"
-            )
-        start = replace(request.start, seed=_mixed(request.start.seed, str(request.start.seat)))
-        engine_ticket = engine.submit(replace(request, start=start))
-        ticket = next(self._tickets)
-        self._out[ticket] = (engine, engine_ticket)
-        self._ours[self._place(engine)][engine_ticket] = ticket
+        start = request.start
+        index = self._index.get(start.seat or "")
+        if index is None:
+            raise UsageError(f"no engine plays the seat {start.seat!r}; those with one are {', '.join(self._index)}")
+        start = replace(start, seed=_mixed(start.seed, str(start.seat)))
+        engine_ticket = self._engines[index].submit(replace(request, start=start))
+        ticket = self._live[index, engine_ticket] = next(self._tickets)
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
         """Return the completions of all engines; those that have work share the timeout."""
-        busy = [index for index, tickets in enumerate(self._ours) if tickets]
+        busy = sorted({index for index, _ in self._live})
         ready: list[Completion] = []
         for index in busy:
             seconds = 0.0 if ready else timeout / len(busy)
             for completion in self._engines[index].poll(seconds):
-                ticket = self._ours[index].pop(completion.ticket, None)
+                ticket = self._live.pop((index, completion.ticket), None)
                 if ticket is not None:
-                    del self._out[ticket]
                     ready.append(replace(completion, ticket=ticket))
         return ready
 
     def cancel(self, ticket: int) -> None:
         """Cancel a request."""
-        engine, engine_ticket = self._out.pop(ticket)
-        self._ours[self._place(engine)].pop(engine_ticket, None)
-        engine.cancel(engine_ticket)
+        index, engine_ticket = next(key for key, value in self._live.items() if value == ticket)
+        del self._live[index, engine_ticket]
+        self._engines[index].cancel(engine_ticket)
 
     def close(self) -> None:
         """Close every engine, once."""
         for engine in self._engines:
             engine.close()
-
-    def _place(self, engine: Engine) -> int:
-        return next(index for index, other in enumerate(self._engines) if other is engine)
 
 
 def seated_agent(players: Mapping[str, Agent]) -> Agent:

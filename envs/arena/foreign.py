@@ -250,4 +250,6 @@ class Foreign:
     def _attempt(self, seat: Seat) -> Attempt:
         """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a step may hold them."""
         record = self._records[seat]
-        return Attempt(self._problem, record.start.without_prefix(record.messages), record.answer, (), record.turns, seat=seat)
+        return Attempt(
+            self._problem, record.start.without_prefix(record.messages), record.answer, (), record.turns, seat=seat
+        )

@@ -4,14 +4,12 @@ A record holds no environment, so a reward can read its attempt alone. The round
 again on the recorded turns. Left out: what a difference means (`reward_checks`).
 """
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from palaestra.authorship import foreign_line
@@ -21,6 +19,7 @@ from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.scoring import score
 from palaestra.envs.core.state import EpisodeState, Seat, episode_of
+from palaestra.envs.records.rescore import complete
 from palaestra.episode import Episode, Event
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.plain import from_plain, to_plain
@@ -33,7 +32,7 @@ class RecomputedReward(NamedTuple):
     """Recomputed reward of a recorded episode."""
 
     parts: Mapping[str, float]
-    named: Sequence[str] = ()
+    part_names: Sequence[str] = ()
     """Names of the parts that the author's code returned."""
     error: str = ""
     missing: str = ""
@@ -76,9 +75,9 @@ def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
     record = from_line(episode["line"].encode("utf-8", "surrogatepass")).episode
     try:
         if type(author).reward is ToolEnv.reward:
-            returned = _replayed(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
+            returned = _play_rounds(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
         else:
-            returned = _judged(author, record)
+            returned = complete(author.reward(record.attempt), _SECONDS)
         part_names = list(returned) if isinstance(returned, Mapping) else ["success"]
         return RecomputedReward(score(type(author).__name__, author.parts, returned)[1], part_names)
     except Exception as error:  # Whatever the author's code raises is reported.
@@ -89,22 +88,13 @@ def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
         )
 
 
-def _judged(author: ToolEnv, record: Episode) -> Any:
-    reward: Any = author.reward(record.attempt)
-
-    async def waited() -> Any:
-        return await reward
-
-    return asyncio.run(waited()) if isawaitable(reward) else reward
-
-
-def _replayed(author: ToolEnv, record: Episode, said: Sequence[Any], worlds: Sequence[Any]) -> Any:
+def _play_rounds(author: ToolEnv, record: Episode, replies: Sequence[Any], worlds: Sequence[Any]) -> Any:
     start, task = record.start, record.attempt.task
     course = Course(episode_of(author, task, start.seed), task, start.seed, start.task)
     try:
         course.ask()
-        for number, replies in enumerate(said):
-            course.replies = dict(replies)
+        for number, round_replies in enumerate(replies):
+            course.replies = dict(round_replies)
             course.ask(worlds[number] if worlds else None)
     except Finished as end:
         return end.args[0][start.seat]

@@ -19,11 +19,11 @@ from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
 from palaestra.envs.checks import prompts, reward_checks, task_checks, tool_checks
-from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped, difference, measure, require
+from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped, measure, require, require_same
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.leaks import changed, living
 from palaestra.envs.checks.settings import require_given, require_known, require_told
-from palaestra.envs.checks.trials import FEWEST, Subject, played, scripted, successes
+from palaestra.envs.checks.trials import MIN_EPISODES, Subject, play_together, scripted, successes
 from palaestra.envs.core.author import ToolEnv
 from palaestra.episode import Ending, Message
 from palaestra.errors import MissingExtra, UsageError
@@ -126,14 +126,11 @@ def determinism(subject: Subject) -> None:
         scripted(chair, subject.rule, 4, 6)
         chair.begin(3, 5)
         left = list(changed(before, living(chair.machine)))
-        first_difference = difference(first, scripted(chair, subject.rule, 3, 5))
+        again = scripted(chair, subject.rule, 3, 5)
         culprit = f"{left[0][0]} has changed, and lives on: {left[0][1]}" if left else (
             "take randomness from self.rng, and in task and rounds from rng, only"
         )  # fmt: skip
-        require(
-            not first_difference,
-            f"one script{chair.of} is played differently after another episode: {first_difference}; {culprit}",
-        )
+        require_same(first, again, "", f"one script{chair.of} is played differently after another episode", culprit)
         notes += [name for name, _ in left if name.startswith("self.")]
     if notes:
         raise Noted(
@@ -144,11 +141,8 @@ def determinism(subject: Subject) -> None:
 
 def determinism_of_others(subject: Subject) -> None:
     """Require that the same seed and turns give the same episode."""
-    first_difference = difference(played(subject, 1, _babble, 3), played(subject, 1, _babble, 3), "the end")
-    require(
-        not first_difference,
-        f"two plays of one script differ; take all randomness from reset(seed=): {first_difference}",
-    )
+    first, again = (play_together(subject, 1, _babble, 3) for _ in range(2))
+    require_same(first, again, "the end", "two plays of one script differ; take all randomness from reset(seed=)")
 
 
 def every_episode_ends(subject: Subject) -> None:
@@ -156,9 +150,9 @@ def every_episode_ends(subject: Subject) -> None:
     slowest = 0.0
     for rule in (subject.rule, _babble, _silent):
         quickest = float("inf")  # The computer may pause during one of them.
-        for number in range(FEWEST):
+        for number in range(MIN_EPISODES):
             began = time.monotonic()
-            played(subject, 1, rule, number)
+            play_together(subject, 1, rule, number)
             quickest = min(quickest, time.monotonic() - began)
         slowest = max(slowest, quickest)
     if subject.entry_point is not None:
@@ -190,7 +184,7 @@ def hostile_turns_of_others(subject: Subject) -> None:
     texts = iter(HOSTILE)
     with contextlib.suppress(StopIteration):
         for number in range(len(HOSTILE)):
-            for event in played(subject, 1, lambda messages, rng: next(texts), number).values():
+            for event in play_together(subject, 1, lambda messages, rng: next(texts), number).values():
                 last = str(event.attempt.messages[-1]["content"]) if event.attempt else ""
                 require(
                     not last.startswith(_FAILED),
@@ -200,15 +194,12 @@ def hostile_turns_of_others(subject: Subject) -> None:
 
 def arena_equals_single(subject: Subject) -> None:
     """Require that episodes played at once are the same as episodes played one by one."""
-    together = played(subject, FEWEST, subject.rule)
+    together = play_together(subject, MIN_EPISODES, subject.rule)
     for chair in subject.chairs():
-        for number in range(FEWEST):
+        for number in range(MIN_EPISODES):
             alone = chair.play_by(subject.rule, number, number)
-            first_difference = difference(together[number, chair.seat].attempt, alone.attempt, "attempt")
-            require(
-                not first_difference,
-                f"episode {number}{chair.of} is played differently beside others and alone: {first_difference}",
-            )
+            problem = f"episode {number}{chair.of} is played differently beside others and alone"
+            require_same(together[number, chair.seat].attempt, alone.attempt, "attempt", problem)
 
 
 def demonstrator_succeeds(subject: Subject) -> None:
@@ -223,7 +214,7 @@ def demonstrator_succeeds(subject: Subject) -> None:
             rate = float(np.mean(won))
             require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
             continue
-        for number in range(FEWEST):
+        for number in range(MIN_EPISODES):
             event = chair.play_by(subject.demonstrator, number, number)
             by_rule = f"{chair.seat} played by rule"
             require(event.ending is Ending.ANSWERED, f"{by_rule} ends {event.ending}; {event.fault}")
@@ -240,11 +231,11 @@ def _silent(messages: Sequence[Message], rng: np.random.Generator) -> str:
     return ""
 
 
-def _named(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Subject], None]]:
+def _by_name(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Subject], None]]:
     return {function.__name__.removesuffix("_of_others").replace("_", " "): function for function in functions}
 
 
-CHECKS = _named(
+CHECKS = _by_name(
     task_checks.tasks_are_sound,
     settings_are_known,
     gymnasium_contract,
@@ -275,5 +266,5 @@ OF_ONE_SEAT = (
     reward_checks.hedged_answers_fail,
 )
 OF_GAMES = (pettingzoo_contract, every_episode_ends)
-FOREIGN_CHECKS = _named(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
+FOREIGN_CHECKS = _by_name(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
 """Checks of a foreign environment, which has rules of its own."""

@@ -75,11 +75,11 @@ def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[C
 
 
 def _measured(
-    name: str, function: Callable[[Any], None], subject: Any, told: dict[tuple[str, str], str]
+    name: str, function: Callable[[Any], None], subject: Any, reported_by: dict[tuple[str, str], str]
 ) -> CheckFinding:
-    """Run one check and return its finding. `told` holds, by fault, the first check that met it."""
-    if _GROUNDLESS in told:
-        return _unreached(name, told[_GROUNDLESS])
+    """Run one check and return its finding. `reported_by` holds, by fault, the first check that met it."""
+    if _GROUNDLESS in reported_by:
+        return _unreached(name, reported_by[_GROUNDLESS])
     try:
         function(subject)
     except Noted as note:
@@ -88,29 +88,36 @@ def _measured(
         return CheckFinding(name, True, str(reason), skipped=True)
     except Exception as error:  # A check may meet any defect; all of them are findings.
         if isinstance(error, Groundless):
-            told[_GROUNDLESS] = name
-        first = name if isinstance(error, Unmet) else told.setdefault(_fault(error), name)
+            reported_by[_GROUNDLESS] = name
+        first = name if isinstance(error, Unmet) else reported_by.setdefault(_fault(error), name)
         if first != name and isinstance(error, Broken):  # A fault that breaks two checks breaks all, one timeout each.
-            told[_GROUNDLESS] = first
+            reported_by[_GROUNDLESS] = first
         missing = isinstance(_root(error), MissingExtra)
-        return CheckFinding(name, missing, _said(error), skipped=missing) if first == name else _unreached(name, first)
+        if first != name:
+            return _unreached(name, first)
+        return CheckFinding(name, missing, _error_text(error), skipped=missing)
     return CheckFinding(name, True)
 
 
-def difference(one: Any, other: Any, where: str = "") -> str:
+def difference(left: Any, right: Any, where: str = "") -> str:
     """Describe the first place at which two values of one shape differ, with both values; "" where they are equal."""
-    if type(one) is type(other) and is_dataclass(one):
-        names = [field.name for field in fields(one) if field.compare]
-        pairs = [(f"{where}.{name}", getattr(one, name), getattr(other, name)) for name in names]
-    elif isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        pairs = [(f"{where}[{key!r}]" if where else str(key), one[key], other[key]) for key in one]
-    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        pairs = [(f"{where}[{at}]", *pair) for at, pair in enumerate(zip(one, other, strict=True))]
+    if type(left) is type(right) and is_dataclass(left):
+        names = [field.name for field in fields(left) if field.compare]
+        pairs = [(f"{where}.{name}", getattr(left, name), getattr(right, name)) for name in names]
+    elif isinstance(left, Mapping) and isinstance(right, Mapping) and left.keys() == right.keys():
+        pairs = [(f"{where}[{key!r}]" if where else str(key), left[key], right[key]) for key in left]
+    elif isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
+        pairs = [(f"{where}[{index}]", *pair) for index, pair in enumerate(zip(left, right, strict=True))]
     else:
-        return "" if one == other else f"{where} is {_short(one)} and {_short(other)}"
-    return next(
-        (first_difference for at, left, right in pairs if (first_difference := difference(left, right, at))), ""
-    )
+        return "" if left == right else f"{where} is {_short(left)} and {_short(right)}"
+    differences = (difference(left_part, right_part, path) for path, left_part, right_part in pairs)
+    return next(filter(None, differences), "")
+
+
+def require_same(left: Any, right: Any, where: str, problem: str, advice: str = "", kind: type[Unmet] = Unmet) -> None:
+    """Raise the finding `problem`, with the first difference and the advice, unless the values are equal."""
+    if text := difference(left, right, where):
+        raise kind(f"{problem}: {text}" + (f"; {advice}" if advice else ""))
 
 
 def _short(value: Any) -> str:
@@ -135,7 +142,7 @@ def _fault(error: Exception) -> tuple[str, str]:
     return type(root).__name__, _place(root) or _VARYING.sub("#", str(root))
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return the message in one line, with the author's line of code where there is one."""
     root = _root(error)
     place = _place(root)

@@ -34,13 +34,13 @@ def living(machine: Machine) -> Left:
         (author, "self", f"it was made in __init__, which runs once for all episodes: {_FIRST_TOOL}")
     ]
     owners += [(kit, type(kit).__name__, f"set it in {type(kit).__name__}.start") for kit in kits]
-    for cls in _written(type(author), *map(type, kits)):
+    for cls in _author_classes(type(author), *map(type, kits)):
         owners.append((cls, cls.__name__, f"it belongs to the class, and so to all episodes: {_FIRST_TOOL}"))
         if (module := sys.modules.get(cls.__module__)) is not None:
             owners.append((module, cls.__module__, f"it is a global, and so of all episodes: {_FIRST_TOOL}"))
     for owner, name, fix in owners:
         for attribute, value in list(vars(owner).items()):
-            if not attribute.startswith("__") and (text := _held(value)) is not None:
+            if not attribute.startswith("__") and (text := _content(value)) is not None:
                 values_by_name.setdefault(f"{name}.{attribute}", (text, fix))  # An instance's comes before its class's.
     return values_by_name
 
@@ -52,13 +52,13 @@ def changed(before: Left, after: Left) -> Iterator[tuple[str, str]]:
             yield name, fix
 
 
-def _written(*classes: type) -> list[type]:
+def _author_classes(*classes: type) -> list[type]:
     """Return the classes that the author wrote, among these classes and their bases."""
     library_classes = {*Game.__mro__, *Toolkit.__mro__, *ToolEnv.__mro__}
     return list(dict.fromkeys(base for cls in classes for base in cls.__mro__ if base not in library_classes))
 
 
-def _held(value: Any) -> str | None:
+def _content(value: Any) -> str | None:
     """Return the content of a value as text; None for objects of other classes."""
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)

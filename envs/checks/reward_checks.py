@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.envs.checks.afresh import RecomputedReward, recomputed, recorded
 from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, dressed, hedged, says
 from palaestra.envs.checks.findings import Noted, difference, require
-from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, cheats_of, require_unbroken
+from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, cheats_of, require_unbroken
 from palaestra.episode import Ending, Event
 from palaestra.errors import EnvironmentDefect, PalaestraError
 from palaestra.registry import registered_author
@@ -40,7 +40,7 @@ def rewards_see_the_attempt_alone(subject: Subject) -> None:
         ended, recomputed(author_entry[0], {**author_entry[1], **subject.options}, episodes), strict=True
     ):
         _require_equal(event, again)
-        returned_parts.update(again.named)
+        returned_parts.update(again.part_names)
     if never := sorted(set(ended[0].parts) - returned_parts):
         message = (
             f"the part {never[0]!r} is declared and was never returned, so it counts 0 in every episode; return it "
@@ -64,7 +64,7 @@ def _require_equal(event: Event, again: RecomputedReward) -> None:
 
 def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
     """Yield episodes by rule until one is won; with one seat, also an episode that calls each tool and answers."""
-    for number in range(FEWEST):
+    for number in range(MIN_EPISODES):
         event = chair.play_by(subject.rule, number, number)
         yield event
         if event.parts["success"] >= 1.0:
@@ -130,7 +130,7 @@ def hedged_answers_fail(subject: Subject) -> None:
     """Require that the right answer amid wrong ones does not succeed."""
     for chair in subject.chairs():
         results = []
-        for index in range(min(len(chair.spec.tasks), FEWEST)):
+        for index in range(min(len(chair.spec.tasks), MIN_EPISODES)):
             for text in hedged(chair.spec.tasks, index):
                 chair.begin(index)
                 results.append((chair.say(text).parts.get("success", 0.0) == 1.0, text))
@@ -140,20 +140,20 @@ def hedged_answers_fail(subject: Subject) -> None:
         require(not lucky, f"the answer {text[:80]!r} hides the right one among others and succeeds; compare the whole")
 
 
-def _require_little(chair: Chair, name: str, played: list[tuple[float, float]]) -> None:
+def _require_little(chair: Chair, name: str, results: list[tuple[float, float]]) -> None:
     """Require no success beyond chance, and no reward beyond the ceiling, in the episodes of a cheat."""
     chance, ceiling = chair.declared("chance", 0.0), chair.declared("ceiling", None)
-    count = len(played)
+    count = len(results)
     # Luck may win one of a few episodes, and three standard deviations above its share of many.
     luck = max(1.0 if count < EPISODES else 0.0, CHEAT_MARGIN * count, 3 * sqrt(count * chance * (1 - chance)))
-    won = sum(won for won, _ in played)
+    won = sum(won for won, _ in results)
     kind, there = type(chair.author).__name__, " there" if chair.of else ""
     require(
         won <= chance * count + luck,
         f"the cheat {name!r}{chair.of} succeeds in {won / count:.0%}, and {kind}.chance{there} is "
         f"{chance:.0%}; reward only what was asked for, or declare the chance of guessing",
     )
-    paid = max((reward for won, reward in played if not won), default=0.0)
+    paid = max((reward for won, reward in results if not won), default=0.0)
     require(
         ceiling is None or paid <= ceiling,
         f"the cheat {name!r}{chair.of} was paid {paid:g} without success; {kind}.ceiling{there} is {ceiling}",

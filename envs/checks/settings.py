@@ -1,17 +1,17 @@
 """Checks of misspelt settings, and of descriptions that the agent needs to call a tool.
 
-A misspelt setting is an attribute like any other, and changes nothing. An attribute is reported only where no code
-reads it and its name resembles a setting: an author may keep any attributes on a class. Left out: allowed values of a
-setting (`envs.core.declared`), and errors that a decorator raises when the class is made (`envs.core.tool`).
+A misspelt setting is an attribute like any other, and changes nothing. An attribute is reported only where the class
+does not read it and its name resembles a setting: an author may keep any attributes on a class. Left out: allowed
+values of a setting (`envs.core.declared`), and errors that a decorator raises when the class is made
+(`envs.core.tool`).
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import Any
 
-from palaestra.envs.checks.findings import require
+from palaestra.envs.checks.findings import Unmet, require
 from palaestra.envs.core.signature import inner_function
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.toolkit import tools_of
@@ -22,17 +22,20 @@ RESEMBLES = 0.8
 
 def require_known(kind: type, base: type, settings: Sequence[str]) -> None:
     """Require that no attribute of an author's subclass of `base` is a setting with its name misspelt."""
-    used = names_used(kind, base)
-    for author in _authors(kind, base):
+    authors = [cls for cls in kind.__mro__ if cls not in base.__mro__]
+    codes = [code for author in authors for value in vars(author).values() for code in _codes(value)]
+    used_names = {name for code in codes for name in code.co_names}
+    for author in authors:
         for name, value in vars(author).items():
-            if name.startswith("_") or hasattr(base, name) or name in used or _is_code(value):
+            if name.startswith("_") or hasattr(base, name) or name in used_names:
+                continue
+            if isinstance(value, type) or any(_codes(value)):
                 continue
             words = set(name.split("_"))
             near = get_close_matches(name, settings, 1, RESEMBLES)
             near += [setting for setting in settings if words.issuperset(setting.split("_"))]
-            require(
-                not near, f"{author.__name__}.{name} is set, and nobody reads it; is {next(iter(near), '')!r} meant?"
-            )
+            if near:
+                raise Unmet(f"{author.__name__}.{name} is set, and nobody reads it; is {near[0]!r} meant?")
 
 
 def require_given(spec: Spec) -> None:
@@ -59,36 +62,6 @@ def require_told(schema: Mapping[str, Any], whose: str) -> None:
             f"the parameter {parameter!r} of {tool} takes anything, so the agent is told nothing of it; write a type "
             f"such as {parameter}: str, or describe it in the docstring",
         )
-
-
-def names_used(kind: type, base: type) -> set[str]:
-    """Return the names and texts in the code of these classes and of others in their modules, such as toolkits."""
-    used_names: set[str] = set()
-    for author in _authors(kind, base):
-        beside = vars(sys.modules.get(author.__module__, author)).values()
-        for owner in (author, *(value_beside for value_beside in beside if _stands_beside(value_beside, author, base))):
-            for value in vars(owner).values() if isinstance(owner, type) else [owner]:
-                for code in _codes(value):
-                    used_names |= {
-                        *code.co_names,
-                        *(value_beside for value_beside in code.co_consts if isinstance(value_beside, str)),
-                    }
-    return used_names
-
-
-def _authors(kind: type, base: type) -> list[type]:
-    return [cls for cls in kind.__mro__ if cls not in base.__mro__]
-
-
-def _stands_beside(value: Any, author: type, base: type) -> bool:
-    """Return whether a value is a function or class of the same module, but not another environment."""
-    if not isinstance(value, type | FunctionType) or value.__module__ != author.__module__:
-        return False
-    return not (isinstance(value, type) and issubclass(value, base))
-
-
-def _is_code(value: Any) -> bool:
-    return isinstance(value, type) or next(_codes(value), None) is not None
 
 
 def _codes(value: Any) -> Iterator[CodeType]:

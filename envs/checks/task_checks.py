@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs.checks.cheats import dressed, sampled
-from palaestra.envs.checks.findings import Groundless, Noted, Skipped, difference, require
-from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, require_unbroken, successes
+from palaestra.envs.checks.findings import Groundless, Noted, Skipped, require, require_same
+from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, require_unbroken, successes
 from palaestra.envs.rewards.answer import MARK
 from palaestra.episode import Event, Task
 from palaestra.errors import TaskFileError, UsageError
@@ -34,12 +34,8 @@ def tasks_are_sound(subject: Subject) -> None:
             _require_plain("Task.answer", task.answer, index)
             for key, value in task.data.items():
                 _require_plain(f"Task.data[{key!r}]", value, index)
-            first_difference = difference(task, spec.task(index), "Task")
-            require(
-                not first_difference,
-                f"task {index} is another each time it is drawn, take randomness from rng only: {first_difference}",
-                Groundless,
-            )
+            problem = f"task {index} is another each time it is drawn, take randomness from rng only"
+            require_same(task, spec.task(index), "Task", problem, kind=Groundless)
         prompts = {task.prompt for task in tasks}
         require(
             len(tasks) < 2 or len(prompts) > 1,
@@ -78,9 +74,9 @@ def splits_disjoint(subject: Subject) -> None:
         raise Noted("; ".join(notes))
 
 
-def _few(split: str, count: int, drawn: int) -> str:
+def _few(split: str, count: int, task_count: int) -> str:
     """Return the note that says what so few prompts mean for the success rate."""
-    message = f"{split} has {count} different prompts in {drawn} tasks"
+    message = f"{split} has {count} different prompts in {task_count} tasks"
     if split == "train":
         return f"{message}, few enough to learn by heart: success on train alone then shows nothing"
     return f"{message}: however many episodes are played, success on eval is uncertain by {98 / sqrt(count):.0f} points"
@@ -116,7 +112,7 @@ def tasks_can_be_judged(subject: Subject) -> None:
                     event = _answered(chair, task, text)
                     require_unbroken(event)
                     won |= _wins(event)
-        for task in tasks[:FEWEST]:
+        for task in tasks[:MIN_EPISODES]:
             forms = (f"\\boxed{{{task.answer}}}", f"```\n{task.answer}\n```", dressed(str(task.answer)))
             won = won or any(_wins(_answered(chair, task, form)) for form in forms)
         if tasks and not won and not _demonstrated(subject, chair):

@@ -11,7 +11,7 @@ from logging.handlers import BufferingHandler
 
 from palaestra.authorship import foreign_line
 from palaestra.envs.checks.cheats import calls_of, crashing_calls
-from palaestra.envs.checks.findings import Noted, difference, require
+from palaestra.envs.checks.findings import Noted, require, require_same
 from palaestra.envs.checks.trials import Chair, Subject
 from palaestra.envs.core import branches, calls
 from palaestra.episode import Call, Ending, Message, Status
@@ -85,11 +85,8 @@ def branches_go_on_alike(subject: Subject) -> None:
             continue
         first = _to_the_end(chair)
         branches.put(chair.machine, stand)
-        first_difference = difference(first, _to_the_end(chair), "its further messages")
-        require(
-            not first_difference,
-            f"an episode{chair.of} goes on differently after restore: {first_difference}; see Toolkit.snapshot",
-        )
+        problem = f"an episode{chair.of} goes on differently after restore"
+        require_same(first, _to_the_end(chair), "its further messages", problem, "see Toolkit.snapshot")
 
 
 def _to_the_end(chair: Chair) -> list[Message]:

@@ -19,7 +19,7 @@ from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.openers import open_playable
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.cheats import Cheat, arguments
-from palaestra.envs.checks.findings import difference, require
+from palaestra.envs.checks.findings import require_same
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
 from palaestra.episode import Ending, Event, Message, Start, Task
@@ -28,9 +28,9 @@ from palaestra.registry import arena, demonstrator, load_author, registered_auth
 
 EPISODES = 24
 """Episodes of each measurement: enough to detect a cheat, few enough to check often."""
-FEWEST = 4
+MIN_EPISODES = 4
 CHEAT_SECONDS = 3.0
-"""Seconds after which a cheat plays no more than FEWEST episodes."""
+"""Seconds after which a cheat plays no more than MIN_EPISODES episodes."""
 MAX_STEPS = 2_000
 """Turns of all seats in one episode; a longer episode counts as endless."""
 TrialRule = Callable[..., str]
@@ -113,7 +113,7 @@ class Chair:
 
     def __init__(self, machine: Machine, seat: Seat, rule: TrialRule) -> None:
         self.machine, self.spec, self.seat = machine, machine.spec, seat
-        self._played: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
+        self._playable: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
         self.messages: list[Message] = []
         """Messages of this episode, from and to the seat."""
         self.author = machine.spec.author
@@ -144,17 +144,17 @@ class Chair:
         """Open an episode, up to the seat's first turn; raise Broken where it cannot begin."""
         self.messages = []
         start = Start(task % self.machine.task_count, seed)
-        event = self._heard(self._played.open({None: start}, problem))
+        event = self._receive(self._playable.open({None: start}, problem))
         require_unbroken(event)
         return event
 
     def say(self, text: str) -> Event:
         self.messages.append({"role": "assistant", "content": text})
-        return self._heard(self._played.act(None, text))
+        return self._receive(self._playable.act(None, text))
 
     def leave(self, ending: Ending = Ending.LENGTH_LIMIT, text: str = "") -> Event:
         """Stop the seat, with the unfinished text of its turn."""
-        return self._heard(self._played.stop(ending, None, text))
+        return self._receive(self._playable.stop(ending, None, text))
 
     def play(self, player: Callable[[list[Message]], str | None], task: int, seed: int) -> Event:
         """Play a whole episode and return its end. `player` returns the next turn, or None to stop."""
@@ -174,15 +174,15 @@ class Chair:
         """
         start = Start(task % self.machine.task_count, seed)
 
-        def player(heard: list[Message]) -> str | None:
-            response = rule(heard, seat_rng(self.seat, start, len(heard)))
+        def player(messages: list[Message]) -> str | None:
+            response = rule(messages, seat_rng(self.seat, start, len(messages)))
             text = formats.translate(response, self.format, self.schemas)
             return text if answers or not formats.get(self.format).parse(text, self.schemas).is_answer else None
 
         return self.play(player, task, seed)
 
-    def _heard(self, reply: Any) -> Event:
-        event = settle(self._played, reply)[None]
+    def _receive(self, reply: Any) -> Event:
+        event = settle(self._playable, reply)[None]
         self.messages += event.messages
         return event
 
@@ -193,7 +193,7 @@ def require_unbroken(event: Event) -> None:
         raise Broken(event.fault)
 
 
-def played(subject: Subject, count: int, rule: TrialRule, first: int = 0) -> dict[tuple[int, Seat], Event]:
+def play_together(subject: Subject, count: int, rule: TrialRule, first: int = 0) -> dict[tuple[int, Seat], Event]:
     """Play `count` episodes at once, a rule in every seat, and return how each ends by number and seat."""
     places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
     opened = arena(subject.env_id, len(places), **subject.options)
@@ -230,7 +230,7 @@ def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
     """Return success and reward of a cheat's episodes; fewer episodes where the tools that it calls are slow."""
     results: list[tuple[float, float]] = []
     until = time.monotonic() + CHEAT_SECONDS
-    while len(results) < EPISODES and (len(results) < FEWEST or time.monotonic() < until):
+    while len(results) < EPISODES and (len(results) < MIN_EPISODES or time.monotonic() < until):
         event = chair.play(lambda messages: cheat(chair, messages), len(results), len(results))
         results.append((event.parts["success"], event.reward or 0.0))
     return results
@@ -248,7 +248,7 @@ def scripted(chair: Chair, rule: TrialRule, task: int, seed: int) -> dict[str, A
     original = deepcopy(chair.spec.task(task % chair.machine.task_count))
     event = chair.play_by(rule, task, seed)
     require_untouched(original, chair.problem)
-    met: dict[str, Any] = {"the play by rule": _seen(event), "attempt": event.attempt}
+    met: dict[str, Any] = {"the play by rule": _event_summary(event), "attempt": event.attempt}
     event = chair.begin(task, seed)
     met["the opening"] = event.messages
     names = [(schema["function"]["name"], arguments(schema)) for schema in chair.schemas]
@@ -265,22 +265,18 @@ def scripted(chair: Chair, rule: TrialRule, task: int, seed: int) -> dict[str, A
             event = chair.begin(task, seed)
         if event.ending is None:
             event = chair.say(turn_text)
-            met[name] = _seen(event)
+            met[name] = _event_summary(event)
             require_untouched(original, chair.problem)
     return met
 
 
-def _seen(event: Event) -> dict[str, Any]:
+def _event_summary(event: Event) -> dict[str, Any]:
     final = None if event.attempt is None else event.attempt.final
     return {"messages": event.messages, "parts": dict(event.parts), "ending": event.ending, "final": final}
 
 
-def require_untouched(kept: Task, task: Task) -> None:
+def require_untouched(original: Task, task: Task) -> None:
     """Require that a task did not change as it was played: later episodes and records hold it too."""
-    first_difference = difference(kept.data, task.data, "Task.data") or difference(
-        kept.answer, task.answer, "Task.answer"
-    )
-    require(
-        not first_difference,
-        f"a task is changed as it is played, for later episodes and records too; copy it first: {first_difference}",
-    )
+    problem = "a task is changed as it is played, for later episodes and records too; copy it first"
+    require_same(original.data, task.data, "Task.data", problem)
+    require_same(original.answer, task.answer, "Task.answer", problem)

@@ -23,9 +23,9 @@ NEAR = 0.8
 """Smallest share of common runs, as in arXiv 2107.06499 for near duplicates of whole documents."""
 TEMPLATE, TEMPLATE_LEAST = 0.05, 20
 _DROPPED = re.compile('["“”„«»`¿¡？。，、；：！…]|[.,;:?]+(?=\\s|$)')
-_ALONE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_UNSPACED_SCRIPTS = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Letters of scripts that put no blanks between words; each is a word here."""
-_WORD = re.compile(f"[{_ALONE}]|[^\\s{_ALONE}]+")
+_WORD = re.compile(f"[{_UNSPACED_SCRIPTS}]|[^\\s{_UNSPACED_SCRIPTS}]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 

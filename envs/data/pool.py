@@ -33,9 +33,9 @@ _FORMULA = re.compile(r"[\\^_$=+*/<>]|(?<!\w)-|\b\w\s*-\s*\w\b")
 
 @dataclass(frozen=True, slots=True)
 class TaskPool:
-    """The rows that are kept, in their order, and the counts of all rows."""
+    """The rows of a pool, in their order, and the counts of all rows that were read."""
 
-    kept: tuple[PoolRow, ...]
+    rows: tuple[PoolRow, ...]
     counts: Mapping[str, Mapping[str, int]]
     """Counts by source: `rows`, each of RULES, `kept`."""
 

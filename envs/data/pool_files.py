@@ -15,7 +15,7 @@ from typing import Any
 from palaestra.envs.data.problem_files import problem
 from palaestra.envs.data.question_files import question
 from palaestra.envs.data.research_files import decrypted
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.science_files import MEGASCIENCE
 from palaestra.envs.data.science_files import question as science_question
 from palaestra.envs.data.task_files import TaskFileScan, first_of, label_of, prompt_of, task_of
@@ -90,20 +90,22 @@ def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
     if "prompt" in columns and "golden_answers" not in columns:
         return task_of
     if MEGASCIENCE[1] in columns:
-        return lambda row: _answered(row, lambda: science_question(file, row)[1])
+        return lambda row: _answered(row, science_question)
     numbers = isinstance(columns.get("answer"), int | float)  # Of mathematics: short answers in words are texts.
     if "question" in columns and {"golden_answers", "answer"} & {*columns} and not numbers:
-        return lambda row: _answered(row, lambda: question(file, row)[1])
+        return lambda row: _answered(row, question)
     if {*QUESTIONS}.isdisjoint(columns):
-        raise TaskFileError(file, f"it has the columns {named(columns)}; expected prompt, or one of {named(QUESTIONS)}")
+        raise TaskFileError(
+            file, f"it has the columns {list_names(columns)}; expected prompt, or one of {list_names(QUESTIONS)}"
+        )
     return lambda row: problem(file, row, QUESTIONS)[1]
 
 
-def _answered(row: Row, read: Callable[[], Task]) -> Task:
+def _answered(row: Row, read: Callable[[Row], tuple[str, Task]]) -> Task:
     """Return the task, also for a row without an answer, which readers of questions would refuse."""
     if is_empty(first_of(row.columns, _ANSWERS)[1]) and isinstance(row.columns.get("question"), str):
         return Task(row.columns["question"], None)
-    return read()
+    return read(row)[1]
 
 
 def _test_prompt(row: Row) -> str:
@@ -114,5 +116,5 @@ def _test_prompt(row: Row) -> str:
         return prompt_of(cells)
     text = first_of(cells, QUESTIONS)[1]
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"has {describe(text)} as its question; expected a text in prompt, {named(QUESTIONS)}")
+        raise ValueError(f"has {describe(text)} as its question; expected a text in prompt, {list_names(QUESTIONS)}")
     return text

@@ -6,10 +6,13 @@ columns are in `Task.data`. The split is decided as in `task_files`. Every row i
 Left out: files of several parts, and addresses on a network.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.rows import Row, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.task_files import (
     WHOLE,
     TaskFileScan,
@@ -35,9 +38,8 @@ def load_problems(
     `finish` completes a task from its data, or raises a ValueError that says what is wrong.
     """
     check_part(split)
-    unit, rows = read_rows(path)
-    first = next(iter(rows), None)
-    if first is not None and not first.fault and "prompt" not in first.columns:
+    unit, columns = read_rows(path)[0], first_columns(path)
+    if columns and "prompt" not in columns:
         return published(path, split, lambda row: problem(unit, row, questions), finish)
     reading, tasks = TaskFileScan(path), load_tasks(path, split)
     reading.unit, reading.rows = "task", len(tasks)
@@ -45,11 +47,11 @@ def load_problems(
 
 
 def published(
-    path: str, split: str, read: Callable[[Row], tuple[str, Task]], finish: Callable[[Task], Task]
+    path: str, split: str, read: Callable[[Row], tuple[str, Task]], finish: Callable[[Task], Task] = lambda task: task
 ) -> list[Task]:
     """Return the tasks that `read` and then `finish` make of the rows of a split, each of which may raise ValueError.
 
-    `read` returns the task, and the split for files in which no row names one.
+    `read` returns the task, and the split for files in which no row names one. A task without an id gets FILE:NUMBER.
     """
     check_part(split)
     reading = TaskFileScan(path)
@@ -57,10 +59,12 @@ def published(
     for number, (label, _, task) in rows:
         reading.check_asked(number, task.prompt, label)
     splits = divided([label for _, (label, _, _) in rows], [otherwise for _, (_, otherwise, _) in rows])
-    split_rows = [
-        (number, row[2]) for (number, row), where in zip(rows, splits, strict=True) if split in (where, WHOLE)
+    split_tasks = [
+        (number, task if task.id else replace(task, id=f"{os.path.basename(path)}:{number}"))
+        for (number, (_, _, task)), row_split in zip(rows, splits, strict=True)
+        if split in (row_split, WHOLE)
     ]
-    tasks = _finished(reading, split_rows, finish)
+    tasks = _finished(reading, split_tasks, finish)
     if not rows:
         raise TaskFileError(path, "it holds no question")
     if not tasks:
@@ -88,7 +92,23 @@ def problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
     name, prompt = first_of(row.columns, questions)
     if not isinstance(prompt, str) or not prompt.strip():
         names = ", ".join(map(repr, ("prompt", *questions)))
-        raise ValueError(f"has no question; expected one of the columns {names}, found {named(row.columns)}")
+        raise ValueError(f"has no question; expected one of the columns {names}, found {list_names(row.columns)}")
     task_id = str(first_of(row.columns, _IDS)[1] or f"{unit} {row.number}")
     data = {key: value for key, value in row.columns.items() if key != name}
     return split_of(prompt), Task(prompt, first_of(row.columns, _ANSWERS)[1], task_id, data)
+
+
+def first_columns(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Return the columns of the first row; none where the file has no row, or an unreadable one."""
+    first = next(read_rows(path)[1], None)
+    return {} if first is None else first.columns
+
+
+def cell_text(columns: Mapping[str, Any], column: str) -> str:
+    """Return a cell as text without blanks around it; raise ValueError where it is neither text nor a number."""
+    value = columns.get(column)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
+    return value.strip()

@@ -15,13 +15,12 @@ split='all'. All rows are checked before one is used. Left out: the passages in 
 """
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.problem_files import first_columns, published
+from palaestra.envs.data.rows import Row, describe, list_names
 from palaestra.envs.data.task_files import first_of
 from palaestra.episode import Task
 
@@ -29,30 +28,28 @@ ANSWERS = ("golden_answers", "possible_answers", "answer", "Answer")
 _IDS = ("id", "_id", "question_id")
 _TEST_SETS = ("possible_answers", "Answer")
 """Answer columns of files of which all rows are test rows."""
-_EXPECTED = f"question (Question) and one of {named(ANSWERS)}"
+_EXPECTED = f"question (Question) and one of {list_names(ANSWERS)}"
 
 
 def holds_questions(path: str) -> bool:
     """Return whether the first row has the columns of one of these formats, and not those of a task file."""
-    first = next(read_rows(path)[1], None)
-    if first is None:
-        return False
-    columns = set(first.columns)
-    return bool({"question", "Question"} & columns) and ("prompt" not in columns or "golden_answers" in columns)
+    columns = first_columns(path)
+    asks = not columns.keys().isdisjoint(("question", "Question"))
+    return asks and ("prompt" not in columns or "golden_answers" in columns)
 
 
 def read_questions(path: str, split: str) -> list[Task]:
     """Return the questions of one split, or of `all`."""
-    return published(path, split, lambda row: question(os.path.basename(path), row), lambda task: task)
+    return published(path, split, question)
 
 
-def question(file: str, row: Row) -> tuple[str, Task]:
+def question(row: Row) -> tuple[str, Task]:
     """Return the split and the task of a row; raise ValueError where the row is wrong."""
     cells = row.columns
     name, text = first_of(cells, ("question", "Question"))
     column, value = first_of(cells, ANSWERS)
     if not name or not column:
-        raise ValueError(f"has the columns {named(cells)}; expected {_EXPECTED}")
+        raise ValueError(f"has the columns {list_names(cells)}; expected {_EXPECTED}")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"has {describe(text)} in {name!r}; expected text")
     if cells.get("answerable") is False:
@@ -65,7 +62,7 @@ def question(file: str, row: Row) -> tuple[str, Task]:
     if isinstance(source, str):
         data["source"] = source
     split = "eval" if column in _TEST_SETS else split_of(text)
-    return split, Task(text.strip(), answers[0], str(first_of(cells, _IDS)[1] or f"{file}:{row.number}"), data)
+    return split, Task(text.strip(), answers[0], str(first_of(cells, _IDS)[1] or ""), data)
 
 
 def _answers(column: str, value: Any, cells: Mapping[str, Any]) -> list[str]:

@@ -18,8 +18,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.problem_files import cell_text, published
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.task_files import first_of
 from palaestra.episode import Task
 
@@ -48,7 +48,7 @@ def read_research(path: str, split: str, folder: str) -> list[Task]:
 
     `folder` holds the files of the questions.
     """
-    return published(path, split, lambda row: ("eval", _task(os.path.basename(path), row, folder)), lambda task: task)
+    return published(path, split, lambda row: ("eval", _task(row, folder)))
 
 
 def image_bytes(image: str) -> tuple[str, bytes]:
@@ -63,52 +63,43 @@ def image_bytes(image: str) -> tuple[str, bytes]:
     return f"image.{_SUFFIXES.get(match[1], match[1])}", content
 
 
-def _task(file: str, row: Row, folder: str) -> Task:
+def _task(row: Row, folder: str) -> Task:
     """Return the task of a row; raise ValueError where the row is wrong."""
     cells, data = row.columns, dict[str, Any]()
     if "Final answer" in cells:
         data |= {"benchmark": "GAIA", "level": str(cells.get("Level") or "")}
-        prompt, answer = _text(cells, "Question"), _text(cells, "Final answer")
+        prompt, answer = cell_text(cells, "Question"), cell_text(cells, "Final answer")
         if answer == "?":
             raise ValueError("has the answer '?': GAIA keeps those of its test; expected rows of its validation set")
         if cells.get("file_name"):
-            data["file"] = _file(_text(cells, "file_name"), folder)
+            data["file"] = _file(cell_text(cells, "file_name"), folder)
     elif "prompt" in cells and "answer" in cells:
         data["benchmark"] = "xbench"
         prompt, answer = (decrypted(cells, column) for column in ("prompt", "answer"))
     elif "root_url" in cells or "Root_Url" in cells:
         data["benchmark"] = "WebWalkerQA"
         root = first_of(cells, ("root_url", "Root_Url"))[1]
-        prompt, answer = (_text(cells, first_of(cells, names)[0] or names[0]) for names in _EITHER)
+        prompt, answer = (cell_text(cells, first_of(cells, names)[0] or names[0]) for names in _EITHER)
         prompt = f"{prompt}\n\nThe answer is on the site {root} or on a page that it leads to."
     elif "answer_type" in cells:
         data["benchmark"] = "HLE"
-        prompt, answer = _text(cells, "question"), _text(cells, "answer")
+        prompt, answer = cell_text(cells, "question"), cell_text(cells, "answer")
         if cells["answer_type"] == "multipleChoice":
             letters = "".join(dict.fromkeys(_OPTION.findall(prompt))) or "ABCDE"
             if answer not in tuple(letters):
                 raise ValueError(f"has the answer {answer!r:.50}; expected one of its options, {', '.join(letters)}")
             data["letters"] = letters
         if cells.get("image"):
-            image_bytes(_text(cells, "image"))  # Refused here rather than in an episode.
+            image_bytes(cell_text(cells, "image"))  # Refused here rather than in an episode.
             data["image"] = cells["image"]
     else:
-        raise ValueError(f"has the columns {named(cells)}; expected {_EXPECTED}")
+        raise ValueError(f"has the columns {list_names(cells)}; expected {_EXPECTED}")
     name = data.get("file") or (image_bytes(data["image"])[0] if "image" in data else "")
     prompt += f"\n\nA file comes with it: {name}" if name else ""
-    return Task(prompt, answer, str(first_of(cells, ("task_id", "id"))[1] or f"{file}:{row.number}"), data)
+    return Task(prompt, answer, str(first_of(cells, ("task_id", "id"))[1] or ""), data)
 
 
 _EITHER = (("question", "Question"), ("answer", "Answer"))
-
-
-def _text(cells: Mapping[str, Any], column: str) -> str:
-    value = cells.get(column)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
-    return value.strip()
 
 
 def _file(name: str, folder: str) -> str:
@@ -125,9 +116,9 @@ def decrypted(cells: Mapping[str, Any], column: str) -> str:
 
     The prompt decides for its row whether it is encrypted: an answer such as 1949 is base64, too, a question never is.
     """
-    text, key = _text(cells, column), str(cells.get("canary") or "").encode()
+    text, key = cell_text(cells, column), str(cells.get("canary") or "").encode()
     try:
-        base64.b64decode(_text(cells, "prompt"), validate=True)
+        base64.b64decode(cell_text(cells, "prompt"), validate=True)
     except ValueError:
         return text
     try:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any
 
 from palaestra.errors import MissingExtra, TaskFileError, UsageError
 
@@ -96,25 +96,17 @@ def _lines(name: str) -> Iterator[Row]:
         while raw := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(raw) > MAX_LINE_BYTES:
-                _skip_line(file, raw)
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(MAX_LINE_BYTES)
                 yield Row(number, fault=f"is longer than MAX_LINE_BYTES, {MAX_LINE_BYTES:,} bytes")
                 continue
             if number == 1:
                 raw = raw.removeprefix(_BOM)
             if raw.strip():
-                yield _row(number, raw)
-
-
-def _skip_line(file: BinaryIO, raw: bytes) -> None:
-    while raw and not raw.endswith(b"\n"):
-        raw = file.readline(MAX_LINE_BYTES)
-
-
-def _row(number: int, raw: bytes) -> Row:
-    try:
-        return _object(number, _decode(raw))
-    except ValueError as error:
-        return Row(number, fault=str(error))
+                try:
+                    yield _object(number, _decode(raw))
+                except ValueError as error:
+                    yield Row(number, fault=str(error))
 
 
 def _object(number: int, value: Any) -> Row:
@@ -199,10 +191,10 @@ def describe(value: Any) -> str:
     return f"an object ({', '.join(map(str, value))[:60] or 'empty'})"
 
 
-def named(columns: Collection[str], most: int = 8) -> str:
-    """Return the names of columns as text; of more than `most`, the first ones and a count."""
-    more = f" and {len(columns) - most} more" if len(columns) > most else ""
-    return ", ".join(map(repr, list(columns)[:most])) + more
+def list_names(columns: Collection[str], max_names: int = 8) -> str:
+    """Return the names of columns as text; of more than `max_names`, the first ones and a count."""
+    more = f" and {len(columns) - max_names} more" if len(columns) > max_names else ""
+    return ", ".join(map(repr, list(columns)[:max_names])) + more
 
 
 def _check_names(name: str, columns: Collection[str]) -> None:
@@ -284,22 +276,20 @@ def _plain_row(number: int, columns: dict[str, Any]) -> Row:
 
 def _plain(value: Any) -> Any:
     """Return a table's value as JSON has it: dates, times and decimals become text, durations seconds."""
-    if value is None or isinstance(value, str | int):
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value}; expected a finite number or null")
+    if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    if isinstance(value, float) and math.isfinite(value):
-        return value
     if isinstance(value, date | time):  # A datetime is a date.
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Decimal):
         return str(value)
-    if isinstance(value, float):
-        raise ValueError(f"{value}; expected a finite number or null")
     raise ValueError(f"{type(value).__name__}; expected text, numbers, lists or objects (images are not read)")
 
 

@@ -9,13 +9,11 @@ The columns decide the format, and split='all' takes all rows. All rows are chec
 Left out: fetching files.
 """
 
-import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.problem_files import cell_text, first_columns, published
+from palaestra.envs.data.rows import Row, list_names
 from palaestra.episode import Task
 
 WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
@@ -25,8 +23,8 @@ MEGASCIENCE = ("question", "reference_answer")
 
 def holds_questions(path: str) -> bool:
     """Return whether the first row has the columns of one of these formats, and not those of a task file."""
-    first = next(read_rows(path)[1], None)
-    return first is not None and "prompt" not in first.columns and bool({"Question", "question"} & set(first.columns))
+    columns = first_columns(path)
+    return "prompt" not in columns and not columns.keys().isdisjoint(("Question", "question"))
 
 
 def read_questions(path: str, split: str, finish: Callable[[Task], Task] = lambda task: task) -> list[Task]:
@@ -34,28 +32,24 @@ def read_questions(path: str, split: str, finish: Callable[[Task], Task] = lambd
 
     `finish` completes a task, or raises a ValueError that says what is wrong.
     """
-    return published(path, split, lambda row: question(os.path.basename(path), row), finish)
+    return published(path, split, question, finish)
 
 
-def question(file: str, row: Row) -> tuple[str, Task]:
+def question(row: Row) -> tuple[str, Task]:
     """Return the split and the task of a row; raise ValueError where the row is wrong."""
     cells = row.columns
     if "Question" in cells:
-        text, right, *wrong = (_cell(cells, column) for column in GPQA)
+        text, right, *wrong = (cell_text(cells, column) for column in GPQA)
         if len({right, *wrong}) < len(GPQA) - 1:
             raise ValueError("has two answers that are the same")
         split, name, subject = "eval", "Record ID", "Subdomain"
     elif "question" in cells:
-        text, right, *wrong = (_cell(cells, column) for column in MEGASCIENCE)
+        text, right = (cell_text(cells, column) for column in MEGASCIENCE)
+        wrong = []
         split, name, subject = split_of(text), "id", "subject"
     else:
-        raise ValueError(f"has the columns {named(cells)}; expected {named(GPQA)}, or {named(MEGASCIENCE)}")
+        raise ValueError(
+            f"has the columns {list_names(cells)}; expected {list_names(GPQA)}, or {list_names(MEGASCIENCE)}"
+        )
     data = {"wrong": wrong, "subject": str(cells.get(subject) or "")}
-    return split, Task(text, right, str(cells.get(name) or f"{file}:{row.number}"), data)
-
-
-def _cell(cells: Mapping[str, Any], column: str) -> str:
-    value = cells.get(column)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
-    return value.strip()
+    return split, Task(text, right, str(cells.get(name) or ""), data)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from palaestra.envs.core.tasks import check_split, split_of
 from palaestra.envs.core.transcript import visible
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
 
@@ -111,7 +111,7 @@ class TaskFileScan:
         self.unit, self._rows = read_rows(path)
         self._faults: list[tuple[int, str]] = []
         self._count, self._wrong = 0, set[int]()
-        self._asked: dict[str, tuple[int, str]] = {}
+        self._first_by_prompt: dict[str, tuple[int, str]] = {}
 
     def of(self, read: Callable[[Row], RowT]) -> Iterator[tuple[int, RowT]]:
         """Yield the number of each row and the result of `read`; a ValueError of `read` is collected as a fault."""
@@ -133,7 +133,7 @@ class TaskFileScan:
 
     def check_asked(self, number: int, prompt: str, label: str) -> None:
         """Collect a fault where another row has the same prompt in the other split."""
-        before, other = self._asked.setdefault(prompt, (number, label))
+        before, other = self._first_by_prompt.setdefault(prompt, (number, label))
         if label != other:
             message = f"asks the same for {other!r}: what is trained on is no test"
             self.add(number, f"is for {label!r}, but {self.unit} {before} {message}")
@@ -159,8 +159,8 @@ class _Entry:
     task: Task
     label: str
     """Split that the row names, or ""."""
-    sources: tuple[str, str, str, str]
-    """Columns of prompt, answer, id and split."""
+    sources: dict[str, str]
+    """Columns of prompt, answer, id and split; "" for a missing part."""
 
 
 # One row
@@ -179,7 +179,8 @@ def _entry(row: Row) -> _Entry:
             raise ValueError("has a column 'system' and a system message in 'prompt'; expected one of them")
         data["system"] = system
     task = Task(prompt=prompt, answer=answer, id=task_id, data=data)
-    return _Entry(row.number, task, label, (prompt_source, answer_source, id_source, label_source))
+    sources = {"prompt": prompt_source, "answer": answer_source, "id": id_source, "split": label_source}
+    return _Entry(row.number, task, label, sources)
 
 
 def first_of(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any]:
@@ -237,7 +238,7 @@ def _text(value: Any, where: str) -> str:
 def _nearest(name: str, columns: Mapping[str, Any]) -> str:
     """Return a text that names the row's columns and the one most like `name`."""
     close = get_close_matches(name, columns, n=1)
-    columns_found = f"found {named(columns) or 'no column'}"
+    columns_found = f"found {list_names(columns) or 'no column'}"
     return f"{columns_found}; is {close[0]!r} meant?" if close else columns_found
 
 
@@ -270,15 +271,15 @@ def label_of(columns: Mapping[str, Any]) -> tuple[str, str]:
 
 def _compare(entries: Sequence[_Entry], reading: TaskFileScan) -> None:
     """Collect faults that show only when rows are compared."""
-    for part, at in (("answer", 1), ("split", 3)):
-        other = next((entry.sources[at] for entry in entries if entry.sources[at]), "")
+    for part in ("answer", "split"):
+        other = next((entry.sources[part] for entry in entries if entry.sources[part]), "")
         for entry in entries:
-            if other and not entry.sources[at]:
+            if other and not entry.sources[part]:
                 close = "" if part != "answer" else f"; {_nearest('answer', entry.task.data)}"
                 reading.add(entry.number, f"has no {part}; other rows have one in {other!r}{close}")
     first: dict[str, _Entry] = {}
     for entry in entries:
-        if entry.sources[2] in IDS and (before := first.setdefault(entry.task.id, entry)) is not entry:
+        if entry.sources["id"] in IDS and (before := first.setdefault(entry.task.id, entry)) is not entry:
             reading.add(entry.number, f"has the id {entry.task.id[:80]!r} of {reading.unit} {before.number}")
     for entry in entries:
         reading.check_asked(entry.number, entry.task.prompt, entry.label)
@@ -297,19 +298,18 @@ def _sound(entries: Sequence[_Entry], reading: TaskFileScan) -> TaskFile:
     file = os.path.basename(reading.path)
     tasks = []
     for entry in entries:
-        if not entry.task.id or (entry.sources[2] == INDEX and not unique):
+        if not entry.task.id or (entry.sources["id"] == INDEX and not unique):
             entry.task = replace(entry.task, id=f"{file}:{entry.number}")
-            entry.sources = (*entry.sources[:2], "", entry.sources[3])
+            entry.sources["id"] = ""
         tasks.append(entry.task)
     labels = {entry.label for entry in entries}
     by_label = labels not in ({""}, {"train"})
-    parts = ("prompt", "answer", "id", "split")
     return TaskFile(
         path=reading.path,
         tasks=tuple(tasks),
         splits=divided([entry.label for entry in entries], [split_of(entry.task.prompt) for entry in entries]),
-        labelled=entries[0].sources[3] if by_label else "",
+        labelled=entries[0].sources["split"] if by_label else "",
         only=next(iter(labels)) if len(labels) == 1 else "",
         columns=dict(reading.columns),
-        read_as={part: dict(Counter(entry.sources[at] for entry in entries)) for at, part in enumerate(parts)},
+        read_as={part: dict(Counter(entry.sources[part] for entry in entries)) for part in entries[0].sources},
     )

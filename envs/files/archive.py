@@ -34,7 +34,7 @@ def office_kind(archive: zipfile.ZipFile, limits: ReadLimits) -> str:
 def listing(archive: zipfile.ZipFile, name: str, limits: ReadLimits) -> Iterator[str]:
     """Yield the members with the paths that read them."""
     yield f"{name} is a zip; its members are read by these paths:"
-    for member in limits.most((entry for entry in archive.infolist() if not entry.is_dir()), "members"):
+    for member in limits.take((entry for entry in archive.infolist() if not entry.is_dir()), "members"):
         yield member if isinstance(member, str) else f"{name}/{member.filename} ({member.file_size} bytes)"
 
 

@@ -18,7 +18,7 @@ def pdf_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
     reader = PdfReader(BytesIO(data), strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableFile("is encrypted, and no password is known")
-    for number, page in enumerate(limits.most(_pdf_pages(reader), "pages"), 1):
+    for number, page in enumerate(limits.take(_pdf_pages(reader), "pages"), 1):
         if isinstance(page, str):
             yield page
             return
@@ -84,7 +84,7 @@ def pptx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
     """Yield the lines of a presentation's slides, each after its number, with the speaker's notes."""
     from pptx import Presentation
 
-    for number, slide in enumerate(limits.most(Presentation(BytesIO(data)).slides, "pages"), 1):
+    for number, slide in enumerate(limits.take(Presentation(BytesIO(data)).slides, "pages"), 1):
         if isinstance(slide, str):
             yield slide
             return
@@ -101,7 +101,7 @@ def _shape_lines(shapes: Iterable[Any], limits: ReadLimits) -> Iterator[str]:
         elif shape.has_text_frame:
             yield from shape.text_frame.text.splitlines()
         elif getattr(shape, "has_table", False):
-            for row in limits.most(shape.table.rows, "rows"):
+            for row in limits.take(shape.table.rows, "rows"):
                 yield row if isinstance(row, str) else row_line((cell.text for cell in row.cells), limits)
 
 
@@ -126,7 +126,7 @@ def xlsx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
 
 def row_line(cells: Iterable[Any], limits: ReadLimits) -> str:
     """Return the cells of a row on one line, without the empty cells at its end."""
-    texts = ["" if cell is None else " ".join(str(cell).split()) for cell in limits.most(cells, "cells")]
+    texts = ["" if cell is None else " ".join(str(cell).split()) for cell in limits.take(cells, "cells")]
     while texts and not texts[-1]:
         texts.pop()
     return " | ".join(texts)

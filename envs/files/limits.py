@@ -43,7 +43,7 @@ class ReadLimits:
         """Return the line that replaces what is left out."""
         return f"(cut here: {name}={getattr(self, name)} is the most that is read of a file)"
 
-    def most(self, items: Iterable[T], name: str) -> Iterator[T | str]:
+    def take(self, items: Iterable[T], name: str) -> Iterator[T | str]:
         """Yield as many items as the limit `name` allows, then the cut line if there are more."""
         left = iter(items)
         yield from islice(left, getattr(self, name))

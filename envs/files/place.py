@@ -36,18 +36,18 @@ class EpisodeFiles:
     """Contents by path. They take precedence over files of the folder."""
     folder: Path | None = None
 
-    def read(self, path: str, most: int) -> ResolvedFile:
+    def read(self, path: str, max_bytes: int) -> ResolvedFile:
         """Return the file at a path, or at the beginning of a path. Raise `ToolError` if there is none."""
         names = names_of(path)
         for end in range(1, len(names) + 1):
             if (name := "/".join(names[:end])) in self.files:
                 data = self.files[name]
-                if len(data) > most:
-                    raise too_large(name, len(data), most)
+                if len(data) > max_bytes:
+                    raise too_large(name, len(data), max_bytes)
                 return ResolvedFile(name, data, names[end:])
         if self.folder is not None:
-            return _read_below(self.folder, names, most)
-        raise self._unknown(path)
+            return _read_below(self.folder, names, max_bytes)
+        raise _no_file(path, path, list(self.files))
 
     def listing(self) -> list[str]:
         """Return a line for each file with its size, in order of paths; at most LISTED files."""
@@ -58,11 +58,6 @@ class EpisodeFiles:
                 break
         lines = [f"{name} ({size} bytes)" for name, size in sorted(sizes.items())]
         return lines if len(lines) <= LISTED else [*lines[:LISTED], f"(more than {LISTED} files; these are some)"]
-
-    def _unknown(self, path: str) -> ToolError:
-        close = get_close_matches(path, self.files, n=3, cutoff=0.3)
-        hint = f"; is {' or '.join(close)} meant?" if close else ""
-        return ToolError(f"there is no file {path[:200]!r}{hint}")
 
 
 def names_of(path: str) -> list[str]:
@@ -75,12 +70,19 @@ def names_of(path: str) -> list[str]:
     return names
 
 
-def too_large(name: str, size: int, most: int) -> ToolError:
+def too_large(name: str, size: int, max_bytes: int) -> ToolError:
     """Return the error for a file that is larger than the limit."""
-    return ToolError(f"{name} has {size} bytes, which is more than file_bytes={most}, the most that is read")
+    return ToolError(f"{name} has {size} bytes, which is more than file_bytes={max_bytes}, the most that is read")
 
 
-def _read_below(folder: Path, names: Sequence[str], most: int) -> ResolvedFile:
+def _no_file(path: str, name: str, names: Sequence[str]) -> ToolError:
+    """Return the error for a path without a file, with the names that are most like `name`."""
+    close = get_close_matches(name, names, n=3, cutoff=0.3)
+    hint = f"; is {' or '.join(close)} meant?" if close else ""
+    return ToolError(f"there is no file {path[:200]!r}{hint}")
+
+
+def _read_below(folder: Path, names: Sequence[str], max_bytes: int) -> ResolvedFile:
     """Open one name after the other, each below the last, until one is a file, and read it."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -89,17 +91,15 @@ def _read_below(folder: Path, names: Sequence[str], most: int) -> ResolvedFile:
             try:
                 below = os.open(name, _OPEN, dir_fd=here)
             except (OSError, ValueError):  # It may also be a link.
-                close = get_close_matches(name, sorted(os.listdir(here)), n=3, cutoff=0.3)
-                hint = f"; is {' or '.join(close)} meant?" if close else ""
-                raise ToolError(f"there is no file {path[:200]!r}{hint}") from None
+                raise _no_file(path, name, sorted(os.listdir(here))) from None
             os.close(here)
             here = below
             status = os.fstat(here)
             if stat.S_ISREG(status.st_mode):
-                if status.st_size > most:
-                    raise too_large(path, status.st_size, most)
+                if status.st_size > max_bytes:
+                    raise too_large(path, status.st_size, max_bytes)
                 with os.fdopen(os.dup(here), "rb") as file:
-                    return ResolvedFile(path, file.read(most), names[end:])
+                    return ResolvedFile(path, file.read(max_bytes), names[end:])
             if not stat.S_ISDIR(status.st_mode):
                 raise ToolError(f"{path} is no file that can be read")
         raise ToolError(f"{'/'.join(names)} is a folder; list_files names what is in it")

@@ -18,9 +18,9 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([A-Za-z0-9_.:-]{2,40})""")
-_LOOKED_AT = 4096
+_HEAD_BYTES = 4096
 _LONG_LINE = 500
-_WIDE = 0.3
+_UTF16_ZERO_SHARE = 0.3
 """Share of zeros at every second byte from which a file counts as UTF-16."""
 _BLOCKS = frozenset(
     ("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "footer", "h1", "h2", "h3", "h4", "h5", "h6",
@@ -34,7 +34,7 @@ def text_lines(data: bytes) -> Iterator[str]:
     text, note = decoded(data)
     if note:
         yield note
-    start = text[:_LOOKED_AT].lstrip().lower()
+    start = text[:_HEAD_BYTES].lstrip().lower()
     if start.startswith(("<!doctype html", "<html")) or ("<html" in start and start.startswith("<")):
         yield from _html(data if note == "" else text.encode())
     elif start.startswith("<") and _has_long_line(text):
@@ -50,11 +50,11 @@ def decoded(data: bytes) -> tuple[str, str]:
     for mark, name in _MARKS:
         if data.startswith(mark):
             return data.decode(name, "replace"), ""
-    head = data[:_LOOKED_AT]
+    head = data[:_HEAD_BYTES]
     if b"\0" in head:
         half = max(len(head) // 2, 1)
         for name, zeros in (("utf-16-le", head[1::2].count(0)), ("utf-16-be", head[::2].count(0))):
-            if zeros > _WIDE * half and zeros > 2 * (head.count(0) - zeros):
+            if zeros > _UTF16_ZERO_SHARE * half and zeros > 2 * (head.count(0) - zeros):
                 return data.decode(name, "replace"), f"(read as {name}, which nothing in it says)"
         raise UnreadableFile("holds bytes that are no text")
     try:

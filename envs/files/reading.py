@@ -29,16 +29,16 @@ SECONDS = 20.0
 MEGABYTES = 1024
 """Address space of the reading process, in megabytes."""
 KEPT_FILES = 64
-_SOFT = 0.7
+_SOFT_SHARE = 0.7
 """Share of its time after which a reader stops between two lines, so that the lines read so far are returned."""
 _LIBRARIES = {"pypdf": "pypdf", "docx": "python-docx", "pptx": "python-pptx", "openpyxl": "openpyxl"}
 
 
-async def lines_of(found: ResolvedFile, limits: ReadLimits, seconds: float) -> Sequence[str]:
+async def lines_of(file: ResolvedFile, limits: ReadLimits, seconds: float) -> Sequence[str]:
     """Return the wrapped lines of a file. Raise `ToolError` if it cannot be read."""
-    question, key = await asyncio.to_thread(_asked, found, limits, min(seconds, SECONDS))
+    question, key = await asyncio.to_thread(_request, file, limits, min(seconds, SECONDS))
     answer = await _processes.ask("files", question, seconds=seconds, key=key)
-    path = "/".join([found.name, *found.inner])
+    path = "/".join([file.name, *file.inner])
     if answer is None:
         raise ToolError(
             f"{path} cannot be read: it took more than {min(seconds, SECONDS):g} s or {MEGABYTES} MB, "
@@ -51,11 +51,11 @@ async def lines_of(found: ResolvedFile, limits: ReadLimits, seconds: float) -> S
     return lines
 
 
-def _asked(found: ResolvedFile, limits: ReadLimits, seconds: float) -> tuple[str, str]:
+def _request(file: ResolvedFile, limits: ReadLimits, seconds: float) -> tuple[str, str]:
     """Return the request to the reading process, and its cache key. This takes a while for large files."""
-    about = {"name": found.name, "inner": list(found.inner), "limits": asdict(limits), "seconds": seconds}
-    key = json.dumps(about | {"sha256": hashlib.sha256(found.data).hexdigest()})
-    return json.dumps(about | {"data": base64.b64encode(found.data).decode()}), key
+    about = {"name": file.name, "inner": list(file.inner), "limits": asdict(limits), "seconds": seconds}
+    key = json.dumps(about | {"sha256": hashlib.sha256(file.data).hexdigest()})
+    return json.dumps(about | {"data": base64.b64encode(file.data).decode()}), key
 
 
 @cache  # An error is not cached, so a missing library is checked again.
@@ -78,7 +78,7 @@ class FileReadJob:
     def answer(setting: str, question: str) -> str:
         """Return the lines of a file, or an error, as JSON."""
         request = json.loads(question)
-        limits, until = ReadLimits(**request["limits"]), time.monotonic() + _SOFT * request["seconds"]
+        limits, until = ReadLimits(**request["limits"]), time.monotonic() + _SOFT_SHARE * request["seconds"]
         try:
             data = base64.b64decode(request["data"])
             if request["inner"]:

@@ -23,7 +23,7 @@ from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.ending import merged_final
 from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Events, Seat
-from palaestra.envs.records.replay import MAX_BY_RULE, Difference, Outcomes, drop, lead, starts_of, turns
+from palaestra.envs.records.replay import MAX_BY_RULE, Difference, Outcomes, lead, starts_of, turns
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Ending, Episode, Event, Message, Start, Task
@@ -50,8 +50,8 @@ class ByHand:
         """Prepare to play by hand; where `seat` is not None, only that seat."""
         if seat is not None and seat not in playable.seats:
             raise UsageError(f"seat is {seat!r}; expected one of {', '.join(map(repr, playable.seats))}")
-        self.playable, self.env_id, self.options, self.own = playable, env_id, options, seat
-        self.asked: Events = {}
+        self.playable, self.env_id, self.options, self.hand_seat = playable, env_id, options, seat
+        self.pending: Events = {}
         """Seats whose turn is expected, each with its latest event."""
         self.ended: Events = {}
         """Last event of every seat; empty while the episode runs."""
@@ -59,17 +59,17 @@ class ByHand:
         self.rebuilt = False
         """True where the last undo started the toolkits again, so that they lost their state."""
         self._starts: Mapping[Seat, Start] = {}
-        self._heard: dict[Seat, list[Message]] = {}
+        self._messages: dict[Seat, list[Message]] = {}
 
     @property
     def seat(self) -> Seat:
         """Return the seat whose turn it is; the first seat when the episode is over."""
-        return next((seat for seat in self.playable.seats if seat in self.asked), self.playable.seats[0])
+        return next((seat for seat in self.playable.seats if seat in self.pending), self.playable.seats[0])
 
     @property
     def event(self) -> Event:
         """Return the latest event of `seat`: its new messages, or its end."""
-        event = (self.ended or self.asked).get(self.seat)
+        event = (self.ended or self.pending).get(self.seat)
         if event is None:
             raise UsageError(f"the environment failed: {_ENDED}")
         return event
@@ -86,7 +86,7 @@ class ByHand:
 
     def messages(self, seat: Seat) -> Sequence[Message]:
         if not isinstance(self.playable, Machine):
-            return self._heard[seat]
+            return self._messages[seat]
         return self._starts[seat].as_seen(self.attempt(seat).messages)
 
     def attempt(self, seat: Seat) -> Attempt:
@@ -109,7 +109,7 @@ class ByHand:
         self._begin(starts_of(machine, episodes), records[0].episode.attempt.task)
         rule = None
         if len(episodes) < len(machine.seats):
-            (self.own,), rule = episodes, demonstrator(self.env_id)
+            (self.hand_seat,), rule = episodes, demonstrator(self.env_id)
         recorded_turns = (PlayedTurn(*turn) for turn in turns(machine, episodes, rule))
         try:
             self._lead(recorded_turns, {seat: record.attempt for seat, record in episodes.items()})
@@ -121,7 +121,7 @@ class ByHand:
 
         A turn whose reward raises is recorded too, so that it can be taken back.
         """
-        seat = self._asked_seat()
+        seat = self._pending_seat()
         try:
             stand = branches.take(self.machine)
         except UsageError:  # It has no snapshots.
@@ -131,12 +131,12 @@ class ByHand:
 
     def script(self) -> str:
         """Return the turn that the demonstrator would take now."""
-        return self._spoken(self._asked_seat())
+        return self._scripted_turn(self._pending_seat())
 
     def undo(self, count: int = 1) -> None:
         """Take back the last `count` turns by hand, and the turns that the script took after them."""
         machine = self.machine
-        by_hand = [place for place, turn in enumerate(self.turns) if not self._scripted(turn.seat)]
+        by_hand = [place for place, turn in enumerate(self.turns) if not self._is_scripted(turn.seat)]
         if not 0 < count <= len(by_hand):
             raise UsageError(f"{count} turns cannot be taken back; {len(by_hand)} have been taken")
         turns_before, stand = self.turns[: by_hand[-count]], self.turns[by_hand[-count]].stand
@@ -147,7 +147,7 @@ class ByHand:
             self._lead(turns_before, attempts)
         else:
             release(machine)
-            self.turns, self.ended, self.asked = turns_before, {}, branches.put(machine, stand)
+            self.turns, self.ended, self.pending = turns_before, {}, branches.put(machine, stand)
 
     def closed(self) -> Events:
         """Return how the episode ended; while it runs, how it would end if the seat at its turn were cut off now."""
@@ -156,11 +156,11 @@ class ByHand:
         machine = self.machine
         if machine.state is not None and machine.state.failure is not None:
             raise machine.state.failure  # What the author's reward raised as the episode ended.
-        seat = self._asked_seat()
+        seat = self._pending_seat()
         try:
             (twin,) = branches.fork(machine, 1, own_noise=False)
         except UsageError:
-            return self._led_again(Machine(machine.spec), seat, self._final_now())
+            return self._cut_off_twin(Machine(machine.spec), seat, self._final_now())
         try:
             return settle(twin, twin.stop(Ending.LENGTH_LIMIT, seat))
         finally:
@@ -185,8 +185,8 @@ class ByHand:
 
     def _begin(self, starts: Mapping[Seat, Start], task: Task | None) -> None:
         release(self.playable)
-        self.turns, self.asked, self.ended = [], {}, {}
-        self._starts, self._heard = starts, {seat: [] for seat in starts}
+        self.turns, self.pending, self.ended = [], {}, {}
+        self._starts, self._messages = starts, {seat: [] for seat in starts}
         opened = self.playable.open(starts, slots={}) if task is None else self.machine.open(starts, task)
         self._take(settle(self.playable, opened))
         broken = next((event.fault for event in self.ended.values() if event.ending is Ending.BROKEN), None)
@@ -195,20 +195,20 @@ class ByHand:
 
     def _act(self, turn: PlayedTurn, settled: Callable[[Any, MachineReply], Events] = settle) -> None:
         self.turns.append(turn)
-        self._heard[turn.seat].append({"role": "assistant", "content": turn.text})
-        others = {seat: event for seat, event in self.asked.items() if seat != turn.seat}
-        self.asked = {}  # No seat has the turn where the author's code raises.
+        self._messages[turn.seat].append({"role": "assistant", "content": turn.text})
+        others = {seat: event for seat, event in self.pending.items() if seat != turn.seat}
+        self.pending = {}  # No seat has the turn where the author's code raises.
         events = settled(self.playable, self.playable.act(turn.seat, turn.text))
-        self.asked = others
+        self.pending = others
         self._take(events)
 
     def _take(self, events: Events) -> None:
         for seat, event in events.items():
-            self._heard[seat] += event.messages
+            self._messages[seat] += event.messages
         if any(event.ending is not None for event in events.values()):
-            self.asked, self.ended = {}, events
+            self.pending, self.ended = {}, events
         else:
-            self.asked |= events
+            self.pending |= events
 
     def _lead(self, turns: Iterable[PlayedTurn], attempts: Mapping[Seat, Attempt]) -> None:
         """Take turns whose calls have their recorded outcomes."""
@@ -232,33 +232,30 @@ class ByHand:
         finals = [work.outcome() for work in works] if works else [taker.final() for _, taker in takers]
         return merged_final(machine.spec.owner, takers, finals)
 
-    def _led_again(self, twin: Machine, seat: Seat, final: Mapping[str, Any]) -> Events:
+    def _cut_off_twin(self, twin: Machine, seat: Seat, final: Mapping[str, Any]) -> Events:
         """Lead another machine by recorded outcomes to this turn, where `seat` is cut off, and return the ends."""
         episodes = {}
         for other_seat, start in self._starts.items():
             ending = Ending.LENGTH_LIMIT if other_seat == seat else Ending.TURN_LIMIT
             episodes[other_seat] = Episode(start, replace(self.attempt(other_seat), final=final), (), ending, None, {})
-        try:
-            return lead(twin, episodes)
-        finally:
-            drop(twin)
+        return lead(twin, episodes)
 
     def _script_others(self) -> None:
         for _ in range(MAX_BY_RULE):
-            other = next(filter(self._scripted, self.asked), None)
+            other = next(filter(self._is_scripted, self.pending), None)
             if other is None:
                 return
-            self._act(PlayedTurn(other, self._spoken(other)))
+            self._act(PlayedTurn(other, self._scripted_turn(other)))
         raise EnvironmentDefect(f"the demonstrator of {self.env_id} speaks on and on; it never ends")
 
-    def _scripted(self, seat: Seat) -> bool:
-        return self.own is not None and seat != self.own
+    def _is_scripted(self, seat: Seat) -> bool:
+        return self.hand_seat is not None and seat != self.hand_seat
 
-    def _spoken(self, seat: Seat) -> str:
+    def _scripted_turn(self, seat: Seat) -> str:
         return spoken(demonstrator(self.env_id), self.machine, seat, self._starts[seat])
 
-    def _asked_seat(self) -> Seat:
-        if self.seat not in self.asked:
+    def _pending_seat(self) -> Seat:
+        if self.seat not in self.pending:
             raise UsageError(_ENDED)
         return self.seat
 

@@ -59,27 +59,27 @@ class GameCollector:
 class ReplayMachines:
     """Machines to replay in, one for each id and its options, made when first needed."""
 
-    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        """Set the options of the caller, `given`, which replace those of a record."""
-        self._given, self._made = dict(given or {}), dict[str, Machine]()
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        """Set the options of the caller, which replace those of a record."""
+        self._options, self._machines = dict(options or {}), dict[str, Machine]()
 
     def machine(self, env_id: str, options: Mapping[str, Any]) -> Machine:
         """Return the machine of an id with a record's options. A task file is not needed: a record holds its task."""
         left_out = {"tasks", "seat"} | ({"split"} if options.get("split") == WHOLE else set())
-        machine_options = {name: value for name, value in options.items() if name not in left_out} | self._given
+        machine_options = {name: value for name, value in options.items() if name not in left_out} | self._options
         key = f"{env_id} {to_plain(machine_options)!r}"
-        if key not in self._made:
+        if key not in self._machines:
             check_options(env_id, machine_options)
             if unnamed := {
-                name: value for name, value in services(env_id, machine_options).items() if name not in self._given
+                name: value for name, value in services(env_id, machine_options).items() if name not in self._options
             }:
                 words = shlex.join(as_pair(name, value) for name, value in unnamed.items())
                 raise UsageError(
                     f"a record of {env_id} names where it runs or whom it asks, and no file decides that: {words}; if "
                     f"you trust it, add --env-options {words}, or name others there"
                 )
-            self._made[key] = open_machine(env_id, machine_options)
-        return self._made[key]
+            self._machines[key] = open_machine(env_id, machine_options)
+        return self._machines[key]
 
     def replay(self, whole: Sequence[Record]) -> Difference | None:
         """Run an episode again, or all seats of a game; return the first difference to its record, or None."""

@@ -25,7 +25,7 @@ from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status
 
 MAX_BY_RULE = 10_000
 """Turns of demonstrators in a row: one that never lets another seat speak must not hang a replay."""
-_SHOWN = 200
+_MAX_VALUE_CHARS = 200
 
 
 class Difference(Exception):
@@ -59,40 +59,37 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | 
         if machine.spec.solo:
             return Difference("reward", episodes[None].reward, error_text)
         return Difference("rounds", "a game that ended", error_text)
-    finally:
-        drop(machine, rule is not None)
     return None
 
 
 def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None = None) -> Events:
-    """Play recorded turns to their end, BROKEN ones as far as they got. Raise Difference where messages differ."""
+    """Play recorded turns to their end, BROKEN ones as far as they got. Raise Difference where messages differ.
+
+    The episode is dropped at the end, and the machine can play another.
+    """
     first = next(iter(episodes.values()))
     broken = first.ending is Ending.BROKEN
-    outcomes = Outcomes(
-        {seat: episode_of_seat.attempt for seat, episode_of_seat in episodes.items()}, rule is not None, broken
-    )
+    attempts = {seat: episode.attempt for seat, episode in episodes.items()}
+    outcomes = Outcomes(attempts, rule is not None, broken)
     machine.eager = False
-    events = outcomes.settle(machine, machine.open(starts_of(machine, episodes), first.attempt.task))
-    for seat, text in turns(machine, episodes, rule):
-        events = outcomes.settle(machine, machine.act(seat, text))
-    if machine.is_open and (reply := _cut_off(machine, episodes)) is not None:
-        events = outcomes.settle(machine, reply)
-    assert machine.state is not None
-    for seat, episode in episodes.items():
-        replayed_messages, recorded = machine.state.attempt(seat).messages, episode.attempt.messages
-        # Where one seat broke a game, another may have spoken before, or not.
-        recorded_messages = recorded[: len(replayed_messages)] if broken or machine.is_open else recorded
-        same(f"message{_of(seat)}", recorded_messages, replayed_messages)
-    if machine.is_open:
-        state_text = (
-            "the episode goes on"
-            if machine.spec.solo
-            else f"the game goes on, and asks {', '.join(map(str, machine.pending_events))}"
-        )
-        raise Difference(
-            "ending", ", ".join(str(episode_of_seat.ending) for episode_of_seat in episodes.values()), state_text
-        )
-    return events
+    try:
+        events = outcomes.settle(machine, machine.open(starts_of(machine, episodes), first.attempt.task))
+        for seat, text in turns(machine, episodes, rule):
+            events = outcomes.settle(machine, machine.act(seat, text))
+        if machine.is_open and (reply := _cut_off(machine, episodes)) is not None:
+            events = outcomes.settle(machine, reply)
+        assert machine.state is not None
+        for seat, attempt in attempts.items():
+            replayed, recorded = machine.state.attempt(seat).messages, attempt.messages
+            # Where one seat broke a game, another may have spoken before, or not.
+            same(f"message{_of(seat)}", recorded[: len(replayed)] if broken or machine.is_open else recorded, replayed)
+        if machine.is_open:
+            seats = ", ".join(map(str, machine.pending_events))
+            state_text = "the episode goes on" if machine.spec.solo else f"the game goes on, and asks {seats}"
+            raise Difference("ending", ", ".join(str(episode.ending) for episode in episodes.values()), state_text)
+        return events
+    finally:
+        _drop(machine, rule is not None)
 
 
 def starts_of(machine: Machine, episodes: Mapping[Seat, Episode]) -> dict[Seat, Start]:
@@ -150,7 +147,7 @@ class Outcomes:
         if expected.role == "calls" and expected.seat in self.attempts:
             calls = self.attempts[expected.seat].calls[len(state.seats[expected.seat].calls) :]
             if len(calls) < len(expected.items):
-                return self._none_left(pending, "calls", "no further call", _said(expected.items[len(calls)]))
+                return self._none_left(pending, "calls", "no further call", _call_text(expected.items[len(calls)]))
             items = [_outcome(item, call) for item, call in zip(expected.items, calls, strict=False)]
             return Pending((), expected._replace(items=items))
         if expected.role in ("world", "final"):
@@ -175,7 +172,8 @@ class Outcomes:
         return pending
 
 
-def drop(machine: Machine, live: bool = False) -> None:
+def _drop(machine: Machine, live: bool) -> None:
+    """Drop the episode without its tools, or release it where they are `live`."""
     machine.eager = True
     if live:
         release(machine)
@@ -209,13 +207,13 @@ def _outcome(item: Prepared | Call, recorded: Call) -> Call:
     else:
         fits = (recorded.name, recorded.arguments) == (call_key[0], call_key[2])
     if not fits:
-        raise Difference("a call", recorded, _said(item))
+        raise Difference("a call", recorded, _call_text(item))
     if recorded.status is Status.BAD_CALL:
         raise Difference("a call", recorded, "the environment now accepts it")
     return recorded
 
 
-def _said(item: Prepared | Call) -> str:
+def _call_text(item: Prepared | Call) -> str:
     return f"{item.name if isinstance(item, Call) else item.tool.name}({dict(item.arguments)})"
 
 
@@ -243,4 +241,4 @@ def _of(seat: Seat) -> str:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

@@ -19,7 +19,7 @@ from palaestra.envs.core.ending import verdict
 from palaestra.envs.core.scoring import RewardPart, check_declared, score
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.records.gathering import Placed, ReplayMachines, episodes_of
-from palaestra.envs.records.replay import Difference, drop, lead
+from palaestra.envs.records.replay import Difference, lead
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Conditions, Pending, Work, WorkMode
 from palaestra.episode import Attempt, Ending, Event
@@ -72,8 +72,6 @@ def rescore_game(whole: Sequence[Placed], game_id: str, stage: ReplayMachines) -
         events = lead(machine, episodes, demonstrator(first.env_id) if by_rule else None)
     except Difference as error:
         raise UsageError(f"{place} cannot be rewarded as {game_id}, which asks for other turns: {error}") from error
-    finally:
-        drop(machine, by_rule)
     ends: list[Event] = [events[seat] for seat in episodes]
     return [
         _rewarded(seat_record, end.reward, end.parts, end.fault) for seat_record, end in zip(records, ends, strict=True)

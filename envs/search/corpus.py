@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.search.index import Document
 from palaestra.errors import MissingExtra, TaskFileError, UsageError
 
@@ -119,7 +119,9 @@ def _document(row: Row, number: str, columns: Columns) -> Document | str:
     text, title, id, url = (columns.value(part, row.columns) for part in NAMES)
     if text is None:
         expected = repr(columns.text) if columns.text else f"any of {', '.join(NAMES['text'])}"
-        return f"has no text: the columns are {named(row.columns)}; expected {expected} (--text COLUMN names another)"
+        return (
+            f"has no text: the columns are {list_names(row.columns)}; expected {expected} (--text COLUMN names another)"
+        )
     if not isinstance(text, str):
         return f"has {describe(text)} for a text"
     if not text.strip():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs.core.tasks import split_of
-from palaestra.envs.data.rows import Row, describe, named
+from palaestra.envs.data.rows import Row, describe, list_names
 from palaestra.envs.suite.service_world import (
     CHANGES,
     COLOURS,
@@ -172,7 +172,9 @@ def require_wishes(task: Task) -> Task:
     """Return the task of a file if its data is complete and playable. Raise `ValueError` with the reason if not."""
     data = task.data
     if lacking := [name for name in ("world", "customer", "wishes", "actions") if name not in data]:
-        raise ValueError(f"has no {named(lacking)}; expected the data of a task of this shop, or tau-bench's columns")
+        raise ValueError(
+            f"has no {list_names(lacking)}; expected the data of a task of this shop, or tau-bench's columns"
+        )
     right = [read for read in map(_action, data["actions"]) if read is not None]
     try:
         words = [words_of(wish) + instruction_of(data) for wish in data["wishes"]]
@@ -221,7 +223,7 @@ def _action(cell: Any) -> ShopAction | None:
     if name in _LOOKS:
         return None
     if name not in CHANGES:
-        raise ValueError(f"has the action {name!r:.40}, which is no tool here; expected {named(CHANGES)}")
+        raise ValueError(f"has the action {name!r:.40}, which is no tool here; expected {list_names(CHANGES)}")
     if not isinstance(arguments, dict):
         raise ValueError(f"has {describe(arguments)} as arguments of {name}; expected an object")
     return str(name), arguments

@@ -25,7 +25,7 @@ from palaestra.envs.browser.site import Site
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, named, read_rows
+from palaestra.envs.data.rows import Row, list_names, read_rows
 from palaestra.envs.rewards.answer import MARK, final_answer, reading
 from palaestra.envs.rewards.quotation import exact_match, token_f1
 from palaestra.envs.suite.demonstrations import Plan, call, follow, next_turn, number_of, question_of, replies_of
@@ -171,7 +171,7 @@ def _walked(row: Row) -> tuple[str, Task]:
     cells = {name.lower(): value for name, value in row.columns.items()}
     texts = [cells.get(name) for name in WEBWALKER]
     if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise ValueError(f"has the columns {named(row.columns)}; expected texts in {named(WEBWALKER)}")
+        raise ValueError(f"has the columns {list_names(row.columns)}; expected texts in {list_names(WEBWALKER)}")
     question, answer, root = (str(text).strip() for text in texts)
     if not root.startswith(("http://", "https://")):
         raise ValueError(f"has the root_url {root[:80]!r}; expected an address that begins with http:// or https://")

@@ -18,7 +18,7 @@ from typing import Any
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import published
-from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.task_files import first_of
 from palaestra.envs.suite.web_shop_goods import Catalogue, Product
 from palaestra.episode import Task
@@ -58,7 +58,7 @@ def _products(path: str, unit: str, rows: Iterator[Row]) -> Iterator[Product]:
 def _product(cells: Mapping[str, Any]) -> Product:
     key, title = cells.get("asin"), cells.get("name")
     if not isinstance(key, str) or not key or not isinstance(title, str) or not title:
-        raise ValueError(f"has the columns {named(cells)}; expected a text in 'asin' and in 'name'")
+        raise ValueError(f"has the columns {list_names(cells)}; expected a text in 'asin' and in 'name'")
     prices = re.findall(r"\d[\d,]*(?:\.\d+)?", str(cells.get("pricing") or ""))
     choices = cells.get("customization_options") or {}
     if not isinstance(choices, Mapping) or not all(map(_are_choices, choices.values())):
@@ -95,7 +95,7 @@ def read_goals(path: str, split: str, products: str) -> list[Task]:
         cells = row.columns
         text, product = first_of(cells, INSTRUCTIONS)[1], catalogue.products.get(str(cells.get("asin")))
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"has no instruction; expected one of the columns {named(INSTRUCTIONS)}")
+            raise ValueError(f"has no instruction; expected one of the columns {list_names(INSTRUCTIONS)}")
         if product is None:
             raise ValueError(f"asks for {cells.get('asin')!r:.40}, which the catalogue does not hold")
         bound = cells.get("price_upper")

@@ -74,15 +74,15 @@ def run(arguments: Sequence[str]) -> int:
             return not prompts or prompt_digest(prompt) in prompts or split_of(prompt) == "eval"
 
         pool = pooled(rows, tests, disputed=disputed_by(_episodes(options.attempts)), fits=fits)
-        figures |= {"out": str(options.out), "rows": len(rows) + sum(unreadable.values()), "kept": len(pool.kept)}
+        figures |= {"out": str(options.out), "rows": len(rows) + sum(unreadable.values()), "kept": len(pool.rows)}
         figures |= {_UNREADABLE: unreadable, "by_source": {name: dict(counts) for name, counts in pool.counts.items()}}
         console = Console()
         console.print(table("", *_shown(pool)))
-        if not pool.kept:
+        if not pool.rows:
             show_line(console, f"nothing was kept, so {options.out} was not written")
             return 1
-        write_text(options.out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _written(pool.kept)))
-        show_line(console, f"{len(pool.kept):,} tasks: {options.out}")
+        write_text(options.out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _written(pool.rows)))
+        show_line(console, f"{len(pool.rows):,} tasks: {options.out}")
         return 0
 
 

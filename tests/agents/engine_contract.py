@@ -170,7 +170,7 @@ class EngineContract:
         for ticket, completion in served.answers(asked).items():
             assert served.gap(asked[ticket], completion) < served.tolerance
 
-    @pytest.mark.parametrize("options", [{"top_k": 8}, {"temperature": 0.7, "top_p": 0.3}, {"min_p": 0.4}], ids=str)
+    @pytest.mark.parametrize("options", [{}, {"top_k": 8}, {"temperature": 0.7, "top_p": 0.3}, {"min_p": 0.4}], ids=str)
     def test_what_is_sampled_follows_the_distribution(self, served, options):
         draws, prompt = 400, served.prompt(4)
         asked = dict(served.ask(prompt, seed=seed, max_tokens=1, **options) for seed in range(draws))

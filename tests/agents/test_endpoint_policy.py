@@ -225,7 +225,7 @@ def test_what_was_cancelled_is_never_handed_out_whether_it_is_not_yet_sent_or_in
         for _ in range(50):
             policy.cancel(policy.submit(request()))  # Before it is sent.
         ticket = policy.submit(request())
-        while policy._news.empty():
+        while policy._outcomes.empty():
             assert not policy._background.closed
         policy.cancel(ticket)
         other = policy.submit(request())
@@ -251,15 +251,6 @@ def test_closing_hangs_up_on_whatever_is_out():
         policy.submit(request())
         while not server.seen:  # It is closed in the middle of trying again.
             assert policy.poll(0.01) == []
-
-
-def test_leaving_play_early_closes_cleanly():
-    with served(demonstrated(RULE)) as (_, policy):
-        arena = palaestra.arena(ENV, 4)
-        episodes = play(Agent(policy), arena, families.starts(50))
-        assert next(episodes).reward == 1.0
-        episodes.close()
-        arena.close()
 
 
 def test_seeds_are_sent_when_asked_and_differ_by_start_and_turn():

@@ -64,7 +64,7 @@ def test_an_arena_may_report_copies_of_the_starts_that_it_was_given():
     assert Counter(episode.start for episode in episodes) == Counter(starts), "with the groups that they were given"
     asked, dropped = [*families.starts(4)], []
     arena = Elsewhere(2, turns=3, late=3)
-    for episode in play(Agent(families.Echo(2)), arena, asked, wanted=lambda start: start.task not in dropped):
+    for episode in play(Agent(families.Echo(2)), arena, asked, still_needed=lambda start: start.task not in dropped):
         dropped.append(3)
         assert episode.start in asked
         assert episode.attempt.task.id == str(episode.start.task)
@@ -117,7 +117,7 @@ def test_a_group_that_is_not_wanted_is_dropped_and_its_slot_used(delay):
     dropped, arena, engine = set(), families.Talk(2, turns=3), families.Echo(delay)
     starts = [families.Start(3, seed, group=seed % 2) for seed in range(10)]
     episodes = []
-    for episode in play(Agent(engine), arena, starts, wanted=lambda start: start.group not in dropped):
+    for episode in play(Agent(engine), arena, starts, still_needed=lambda start: start.group not in dropped):
         episodes.append(episode)
         dropped.add(1)
     assert {episode.start.group for episode in episodes[2:]} == {0}

@@ -1,7 +1,6 @@
 """The built-in engine samples from the model it was given, and from nothing else: not from caches, slots or company."""
 
 import copy
-from collections import Counter
 from itertools import count
 
 import families
@@ -116,32 +115,6 @@ def test_slots_do_not_change_what_is_sampled(slots):
     assert ids_of(played(slots=slots)) == ids_of(played(slots=8))
 
 
-def test_more_rows_than_slots_do_not_change_what_is_sampled():
-    """Twelve conversations over an engine with two slots: every cache is lost between turns."""
-    expected = ids_of(played(slots=12))
-    agent = Agent(engine(slots=2), CHAT)
-    found = play(agent, families.Talk(12), families.starts(16), limits=LIMITS)
-    assert ids_of(sorted(found, key=lambda episode: episode.start.task)) == expected
-
-
-class Forgetful(TorchEngine):
-    """Gets its own weights again all the time, in the middle of turns."""
-
-    polls = 0
-
-    def poll(self, timeout=0.0):
-        self.polls += 1
-        if self.polls % 3 == 0:
-            self.update_weights(((name, p.clone()) for name, p in self.model.named_parameters()), version=self.polls)
-        return super().poll(timeout)
-
-
-def test_caches_that_are_dropped_in_mid_flight_do_not_change_what_is_sampled():
-    episodes = played(served=Forgetful(MODEL, CHAT.stops, slots=8))
-    assert ids_of(episodes) == ids_of(played())
-    assert len({v for e in episodes for r in e.rows for v in r.versions[r.sampled]}) > 3
-
-
 def test_each_token_carries_the_version_of_the_weights_that_chose_it():
     served = engine()
     served.submit(request([5, 6, 7], max_tokens=6))
@@ -182,50 +155,6 @@ def test_new_weights_in_the_middle_of_a_turn_read_all_of_it_anew():
     np.testing.assert_allclose(done.logprobs[3:], expected.logprobs, atol=2e-5)
 
 
-@pytest.mark.parametrize("wrong", ["unknown", "missing"])
-def test_weights_that_do_not_fit_are_refused(wrong):
-    tensors = dict(MODEL.named_parameters())
-    tensors |= {"nobody.weight": torch.zeros(1)} if wrong == "unknown" else {}
-    if wrong == "missing":
-        tensors.pop("model.norm.weight")
-    with pytest.raises(UsageError, match=r"nobody\.weight|model\.norm\.weight"):
-        engine(copy.deepcopy(MODEL)).update_weights(tensors.items(), version=1)
-
-
-def test_greedy_takes_the_likeliest_token():
-    served = engine(stops={999})
-    prompt = [5, 6, 7, 8]
-    served.submit(request(prompt, temperature=0.0, max_tokens=10))
-    (done,) = finish(served, 1).values()
-    with torch.no_grad():
-        logits = MODEL(input_ids=torch.tensor([prompt + done.ids])).logits[0]
-    assert done.ids == logits.argmax(-1)[3:-1].tolist()
-
-
-def test_turns_of_different_temperatures_keep_apart():
-    served = engine(stops={999})
-    tickets = {t: served.submit(request([5, 6, 7], start=Start(1, 1), temperature=t)) for t in (0.0, 1.0, 0.5)}
-    together = finish(served, 3)
-    for temperature, ticket in tickets.items():
-        alone = engine(stops={999})
-        alone.submit(request([5, 6, 7], start=Start(1, 1), temperature=temperature))
-        assert finish(alone, 1)[0].ids == together[ticket].ids
-
-
-def test_a_turn_stops_at_a_stop_or_is_flagged_as_cut():
-    served = engine(stops=range(0, 300, 6))
-    for seed in range(40):
-        served.submit(request([5, 6, 7], start=Start(0, seed), max_tokens=5))
-    done = finish(served, 40).values()
-    assert {completion.cut for completion in done} == {True, False}
-    for completion in done:
-        assert len(completion.ids) == len(completion.logprobs) == len(completion.versions) <= 5
-        assert (completion.ids[-1] % 6 == 0) is not completion.cut
-        assert all(token % 6 for token in completion.ids[:-1])
-        if completion.cut:
-            assert len(completion.ids) == 5
-
-
 def test_a_stop_at_the_very_last_token_is_no_cut():
     served = engine(stops=range(300))
     served.submit(request([5], max_tokens=1))
@@ -233,45 +162,11 @@ def test_a_stop_at_the_very_last_token_is_no_cut():
     assert not done.cut
 
 
-def test_a_cancelled_turn_is_never_answered_and_frees_its_slot():
-    served = engine(slots=1, stops={999})
-    gone = served.submit(request([5, 6, 7], max_tokens=100))
-    served.poll()
-    queued = served.submit(request([5, 6], max_tokens=100))
-    kept = served.submit(request([8, 9], start=Start(3, 3), max_tokens=4))
-    served.cancel(gone)
-    served.cancel(queued)
-    done = finish(served, 1)
-    assert list(done) == [kept]
-    alone = engine(slots=1, stops={999})
-    alone.submit(request([8, 9], start=Start(3, 3), max_tokens=4))
-    assert finish(alone, 1)[0].ids == done[kept].ids
-    assert served.poll() == []
-
-
-@pytest.mark.parametrize(("ids", "room"), [([], 4), ([1], 0)])
-def test_a_request_for_nothing_is_refused(ids, room):
-    with pytest.raises(UsageError, match="max_tokens"):
-        engine().submit(request(ids, max_tokens=room))
-
-
 def test_a_model_with_windows_is_refused():
     model = copy.deepcopy(MODEL)
     model.config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(UsageError, match="sliding_attention"):
         engine(model)
-
-
-def test_a_row_that_was_rewritten_is_not_read_from_its_cache():
-    """The longest common prefix is kept, whatever follows it."""
-    served = engine(stops={999})
-    served.submit(request([5, 6, 7, 8, 9], row=77, max_tokens=3))
-    finish(served, 1)
-    for row in ([5, 6, 1, 2], [5], [5, 6, 1, 2, 3, 4, 5, 6, 7, 8]):
-        ticket = served.submit(request(row, row=77, turn=1, max_tokens=3))
-        fresh = engine(stops={999})
-        fresh.submit(request(row, turn=1, max_tokens=3))
-        assert finish(served, 1)[ticket].ids == finish(fresh, 1)[0].ids
 
 
 def test_long_rows_grow_the_cache_without_harm():
@@ -451,26 +346,6 @@ def test_what_is_sampled_changes_with_every_part_of_the_key(changed):
 
     assert sampled() == sampled()
     assert sampled(**{changed: 9}) != sampled()
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_sampling_frequencies_follow_the_softmax(temperature):
-    served = engine(slots=256, stops=range(300))
-    prompt = [5, 6, 7]
-    with torch.no_grad():
-        logits = MODEL(input_ids=torch.tensor([prompt])).logits[0, -1]
-    draws = 8192
-    for seed in range(draws):
-        served.submit(request(prompt, start=Start(0, seed), max_tokens=1, temperature=temperature))
-    found = Counter(completion.ids[0] for completion in finish(served, draws).values())
-    expected = torch.softmax(logits / temperature, -1).numpy() * draws
-    common = expected >= 5
-    observed = np.array([found[token] for token in range(len(expected))])
-    observed = np.append(observed[common], observed[~common].sum())
-    expected = np.append(expected[common], expected[~common].sum())
-    square = ((observed - expected) ** 2 / np.maximum(expected, 1e-9))[expected > 0].sum()
-    freedom = len(expected) - 1
-    assert square < freedom + 4.5 * np.sqrt(2 * freedom)
 
 
 def test_an_ending_by_length_is_told_by_the_row():

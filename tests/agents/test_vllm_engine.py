@@ -30,8 +30,8 @@ LONG = 30.0
 def hurried(monkeypatch):
     for module in (checks, replica):
         monkeypatch.setattr(module, "HEALTH_SECONDS", 0.5)
-    monkeypatch.setattr(fleet, "_FIRST_WAIT", 0.02)
-    monkeypatch.setattr(fleet, "_SETTLING", 0.3)
+    monkeypatch.setattr(fleet, "_FIRST_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(fleet, "_SETTLE_SECONDS", 0.3)
 
 
 @contextmanager

@@ -255,4 +255,4 @@ def test_where_nothing_is_left_nothing_is_written(pool, tmp_path):
 
 def test_tasks_whose_reward_needs_no_answer_are_pooled_without_one():
     rows = [PoolRow("a", Task(prompt, None), False) for prompt in ("Sort.", "sort", "Search.")]
-    assert [row.task.prompt for row in pooled(rows).kept] == ["Sort.", "Search."]
+    assert [row.task.prompt for row in pooled(rows).rows] == ["Sort.", "Search."]

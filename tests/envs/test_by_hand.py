@@ -118,14 +118,14 @@ def test_two_seats_are_stepped_taken_back_and_taken_up_again(snapshots, request)
     if snapshots:
         request.getfixturevalue("remembering")
     hand = opened(MARKET)
-    assert (hand.seat, list(hand.asked)) == ("ann_0", ["ann_0", "bob_0"])
+    assert (hand.seat, list(hand.pending)) == ("ann_0", ["ann_0", "bob_0"])
     for text in (sell("a"), "done", sell("b"), "done"):  # Ann, Ann, Bob, Bob; then the rounds go on.
         hand.say(text)
     third, shown = hand.seat, hand.messages("bob_0")
     shops.ran.clear()
     hand.undo()
     hand.undo(1)
-    assert (hand.seat, list(hand.asked)) == ("bob_0", ["bob_0"])
+    assert (hand.seat, list(hand.pending)) == ("bob_0", ["bob_0"])
     assert "a" not in shops.ran
     assert "b" not in shops.ran
     assert hand.rebuilt is not snapshots
@@ -150,7 +150,7 @@ def test_two_seats_are_stepped_taken_back_and_taken_up_again(snapshots, request)
 
 def test_one_seat_is_played_and_the_script_plays_the_others(remembering):
     hand = opened(MARKET, seat="bob_0")
-    assert list(hand.asked) == ["bob_0"]
+    assert list(hand.pending) == ["bob_0"]
     assert [turn.seat for turn in hand.turns] == ["ann_0"] * 2
     before = hand.messages("ann_0")
     hand.say("nothing")
@@ -194,7 +194,7 @@ def test_one_seat_that_was_recorded_against_demonstrators_is_taken_up_with_them(
     hand = open_by_hand(MARKET, {})
     hand.load([record])
     assert hand.ended["bob_0"].attempt == event.attempt
-    assert (hand.own, {turn.seat for turn in hand.turns}) == ("bob_0", {"ann_0", "bob_0"})
+    assert (hand.hand_seat, {turn.seat for turn in hand.turns}) == ("bob_0", {"ann_0", "bob_0"})
     hand.close()
 
 

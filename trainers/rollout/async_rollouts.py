@@ -79,7 +79,7 @@ class PlayAhead:
                 self._starts(),
                 limits=self._limits,
                 temperature=self._temperature,
-                wanted=lambda start: not self._closing.is_set() and self._sampler.still_needed(start),
+                still_needed=lambda start: not self._closing.is_set() and self._sampler.still_needed(start),
             ):
                 self._scoring.put(episode)
         except BaseException as error:

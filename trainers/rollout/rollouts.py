@@ -120,7 +120,9 @@ def play_batch(
             yield sampler.next()
 
     sampled_before = agent.engine.sampled
-    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature, wanted=sampler.still_needed):
+    for episode in play(
+        agent, arena, starts(), limits=limits, temperature=temperature, still_needed=sampler.still_needed
+    ):
         scoring.put(episode)
     assert batch is not None, "play ends when the batch is complete"
     for engine in trained_engines(agent):

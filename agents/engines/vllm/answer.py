@@ -52,8 +52,8 @@ def read(document: Any, *, max_tokens: int, stops: Collection[int], words: int) 
     return Sampled(ids, _logprobs(choice.get("logprobs"), ids), _tags(choice.get("weight_versions"), len(ids)), False)
 
 
-def _logprobs(given: Any, ids: Sequence[int]) -> list[float]:
-    content = given.get("content") if isinstance(given, Mapping) else None
+def _logprobs(field: Any, ids: Sequence[int]) -> list[float]:
+    content = field.get("content") if isinstance(field, Mapping) else None
     if not isinstance(content, list) or len(content) != len(ids):
         raise Wrong(f"it gave {len(content) if isinstance(content, list) else 'no'} log-probs for {len(ids)} tokens")
     logprobs = []

@@ -19,7 +19,7 @@ _TEXTS = ("What is 17 * 23? Answer: 391", "naïve ünïcode, 東京 🙂")
 
 async def described(replica: Replica, config: Any) -> dict[str, Any]:
     """Return the server's description of its model. Raise `RequestRejected` if it does not fit this config."""
-    version_answer = await _asked(replica, "/version")
+    version_answer = await _ask(replica, "/version")
     version = version_answer.get("version") if isinstance(version_answer, Mapping) else None
     numbers = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
     if numbers is None:
@@ -68,7 +68,7 @@ async def tokenizer_fault(replica: Replica, tokenizer: Any) -> str:
     for text in (*_TEXTS, control):
         if not text:
             continue
-        reply = await _asked(replica, "/tokenize", {"prompt": text, "add_special_tokens": False})
+        reply = await _ask(replica, "/tokenize", {"prompt": text, "add_special_tokens": False})
         server_ids = reply.get("tokens") if isinstance(reply, Mapping) else None
         local_ids = tokenizer.encode(text, add_special_tokens=False)
         if server_ids != local_ids:
@@ -79,7 +79,7 @@ async def tokenizer_fault(replica: Replica, tokenizer: Any) -> str:
     return ""
 
 
-async def _asked(replica: Replica, path: str, body: Mapping[str, Any] | None = None) -> Any:
+async def _ask(replica: Replica, path: str, body: Mapping[str, Any] | None = None) -> Any:
     try:
         return await replica.ask(path, body, HEALTH_SECONDS)
     except Lost as error:

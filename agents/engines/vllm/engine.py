@@ -9,34 +9,33 @@ Left out: starting servers (`palaestra serve vllm`).
 """
 
 import asyncio
-import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from itertools import count
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import torch
 
+from palaestra.agents.engines.background_engine import BackgroundEngine
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.vllm.checks import described, tokenizer_fault
-from palaestra.agents.engines.vllm.fleet import Fleet, PendingRequest, from_files
+from palaestra.agents.engines.vllm.fleet import Fleet, PendingRequest
 from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
-from palaestra.agents.engines.vllm.weights import WeightFiles
+from palaestra.agents.engines.vllm.weights import WeightFiles, from_files
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.endpoint.config import Secret
 from palaestra.errors import Broken, UsageError
-from palaestra.protocols import Completion, PauseMode, Request
+from palaestra.protocols import PauseMode, Request
 
 T = TypeVar("T")
-_SPARE = 10.0
+_EXTRA_SECONDS = 10.0
 """Seconds beyond the timeouts of a piece of work, after which its event loop is taken for dead."""
 
 
-class VllmEngine:
+class VllmEngine(BackgroundEngine):
     """Several servers as one engine. Close it: it owns a thread, connections and a folder of weights."""
 
     shares_weights = False
@@ -64,6 +63,7 @@ class VllmEngine:
             raise UsageError(
                 "an engine of kind vllm needs the addresses of its servers: --engine.urls http://HOST:8000"
             )
+        super().__init__("palaestra-vllm")
         self.model, self.seed, self.version = model, seed, 0
         self._stops = frozenset(stops)
         self._words = model.config.get_text_config().vocab_size
@@ -72,13 +72,10 @@ class VllmEngine:
         self._folder, self._transfer_kind = weights_folder, transfer
         self._files: WeightFiles | None = None
         self._transfer: Any = None
-        self._background = BackgroundLoop("palaestra-vllm")
-        self._tickets, self._updates, self._name = count(), count(), uuid4().hex[:8]
-        self._live: dict[int, tuple[PendingRequest, Future[None]]] = {}
-        self._news: SimpleQueue[Completion | Exception] = SimpleQueue()
+        self._updates, self._name = count(), uuid4().hex[:8]
         self._longest = 0
         self._dtype = torch.float32
-        self._given, self._paused = False, False
+        self._has_weights, self._paused = False, False
         # A trainer drops its engine when its run is over, and does not close it.
         self._hang_up = weakref.finalize(self, _hang_up, self._background, self._fleet)
 
@@ -89,7 +86,7 @@ class VllmEngine:
 
     def submit(self, request: Request) -> int:
         """Send a turn; return its ticket."""
-        if not self._given:
+        if not self._has_weights:
             self.update_weights(self.model.named_parameters(), self.version)
         room = min(request.max_tokens, self._longest - len(request.ids))
         if not request.ids or room < 1:
@@ -113,67 +110,46 @@ class VllmEngine:
         }
         ticket = next(self._tickets)
         turn = PendingRequest(ticket, {"token_ids": list(request.ids), "sampling_params": sampling}, room)
-        self._live[ticket] = turn, self._background.submit(self._answer(turn))
-        return ticket
-
-    def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Return the completions received; wait up to `timeout` seconds for the first."""
-        deadline = time.monotonic() + timeout
-        ready: list[Completion] = []
-        while self._live:
-            remaining_seconds = deadline - time.monotonic()
-            try:
-                news = (
-                    self._news.get_nowait()
-                    if ready or remaining_seconds <= 0
-                    else self._news.get(timeout=remaining_seconds)
-                )
-            except Empty:
-                break
-            if isinstance(news, Exception):
-                raise news
-            if self._live.pop(news.ticket, None):
-                ready.append(news)
-        return ready
+        return self._start(ticket, partial(self._fleet.answer, turn, self._stops, self._words), turn)
 
     def cancel(self, ticket: int) -> None:
         """Cancel a turn; the server stops it."""
         if ticket in self._live:
-            turn, future = self._live.pop(ticket)
+            future, turn = self._live.pop(ticket)
             turn.cancelled = True
             self._background.submit(self._fleet.cancel(turn, future))
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
         """Send these weights to every server. Turns in flight continue with them, and recompute their rows."""
         if not self._longest:
-            self._look()
+            self._require_servers()
         pairs = dict(tensors)
         model_weights = dict(self.model.named_parameters())
         for name in pairs.keys() ^ model_weights.keys():
             what = "which the engine's model does not have" if name in pairs else "which is missing"
             raise UsageError(f"update_weights must bring every parameter of the model and no other: {name!r}, {what}")
         number = next(self._updates)
-        give, keeps = self._giving(list(pairs.items()), number)
-        self._done(self._fleet.update(f"{self._name}-{number}", version, give, keeps))
-        self.version, self._given = version, True
+        give, keeps = self._give_function(list(pairs.items()), number)
+        self._wait(self._fleet.update(f"{self._name}-{number}", version, give, keeps))
+        self.version, self._has_weights = version, True
 
     def pause(self, mode: PauseMode = "keep") -> None:
         """Sample nothing more until `resume`."""
         self._paused = True
-        self._done(self._fleet.pause(mode))
+        self._wait(self._fleet.pause(mode))
 
     def resume(self) -> None:
         """Sample again."""
         self._paused = False
-        self._done(self._fleet.resume())
+        self._wait(self._fleet.resume())
 
     def release(self) -> None:
         """Let the servers free memory, if they can."""
-        self._done(self._fleet.release())
+        self._wait(self._fleet.release())
 
     def reclaim(self) -> None:
         """Let the servers take their memory again."""
-        self._done(self._fleet.reclaim(self._paused))
+        self._wait(self._fleet.reclaim(self._paused))
 
     def health(self) -> str:
         """Return why a run cannot be trained with the servers, or "" if it can."""
@@ -181,7 +157,7 @@ class VllmEngine:
 
     def check(self, tokenizer: Any, longest_row: int) -> None:
         """Raise UsageError if a server is missing, has another model or tokenizer, or too short rows."""
-        faults = self._faults(self._shape_fault) or self._faults(lambda one: tokenizer_fault(one, tokenizer))
+        faults = self._faults(self._shape_fault) or self._faults(lambda replica: tokenizer_fault(replica, tokenizer))
         if faults:
             raise UsageError("; ".join(faults))
         if self._longest < longest_row:
@@ -199,7 +175,9 @@ class VllmEngine:
         if self._transfer is not None:
             self._transfer.close()
 
-    def _giving(self, pairs: list[tuple[str, Any]], number: int) -> tuple[Callable[[Replica], Awaitable[None]], bool]:
+    def _give_function(
+        self, pairs: list[tuple[str, Any]], number: int
+    ) -> tuple[Callable[[Replica], Awaitable[None]], bool]:
         """Return a function that gives a server these weights, and whether it can be called again later."""
         if self._transfer_kind == "files":
             self._files = self._files or WeightFiles(self._folder)
@@ -209,7 +187,7 @@ class VllmEngine:
         self._transfer = self._transfer or Transfer(self._transfer_kind)
         return self._transfer.giving(pairs), False
 
-    def _look(self) -> None:
+    def _require_servers(self) -> None:
         """Read the servers' descriptions; raise UsageError if they cannot be used."""
         if faults := self._faults(self._shape_fault):
             raise UsageError("; ".join(faults))
@@ -223,7 +201,7 @@ class VllmEngine:
     def _faults(self, look: Callable[[Replica], Awaitable[str]]) -> list[str]:
         """Return the fault of each server that has one, within seconds."""
 
-        async def one(replica: Replica) -> str:
+        async def check_replica(replica: Replica) -> str:
             try:
                 async with asyncio.timeout(2 * HEALTH_SECONDS):
                     return await look(replica)
@@ -232,25 +210,16 @@ class VllmEngine:
             except TimeoutError:
                 return f"{replica.url} does not answer in time"
 
-        async def all_of_them() -> list[str]:
-            return [fault for fault in await asyncio.gather(*map(one, self._fleet.replicas)) if fault]
+        async def check_all() -> list[str]:
+            return [fault for fault in await asyncio.gather(*map(check_replica, self._fleet.replicas)) if fault]
 
-        return self._done(all_of_them())
+        return self._wait(check_all())
 
-    async def _answer(self, turn: PendingRequest) -> None:
-        """Answer one turn and queue its completion. Runs on the thread of the loop."""
-        try:
-            completion = await self._fleet.answer(turn, self._stops, self._words)
-            if completion is not None:
-                self._news.put(completion)
-        except Exception as error:  # `poll` raises it on the caller's thread.
-            self._news.put(error)
-
-    def _done(self, work: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work on the loop and return its result."""
         future = self._background.submit(work)
         try:
-            return future.result(self._longest_wait + _SPARE)
+            return future.result(self._longest_wait + _EXTRA_SECONDS)
         except TimeoutError:
             if future.done():
                 raise
@@ -261,5 +230,5 @@ class VllmEngine:
 def _hang_up(background: BackgroundLoop, fleet: Fleet) -> None:
     if fleet.busy:
         with suppress(Exception):  # The engine is closing: errors do not matter.
-            background.submit(fleet.stop()).result(_SPARE)
+            background.submit(fleet.stop()).result(_EXTRA_SECONDS)
     background.close(fleet.aclose())

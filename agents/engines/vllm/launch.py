@@ -20,7 +20,7 @@ from typing import Any
 from palaestra.agents.engines.vllm import keeper, worker
 from palaestra.errors import Broken
 
-_LOOK_SECONDS = 5.0
+_HEALTH_SECONDS = 5.0
 _WARM_SECONDS = 300.0
 """Timeout of the first turn, in seconds; some of vLLM is compiled in it."""
 _SHOWN_LINES = 12
@@ -131,13 +131,13 @@ class Server:
             _WARM_SECONDS,
         )
         faults = [result.get("error") for result in reply["results"] if result.get("error")]
-        self.ask("/reset_prefix_cache", {}, _LOOK_SECONDS)
+        self.ask("/reset_prefix_cache", {}, _HEALTH_SECONDS)
         return f"it has the model's own weights: {faults[0]}" if faults else f"it has the weights of {folder}"
 
     def healthy(self) -> bool:
         """Return whether the server answers."""
         try:
-            self.ask("/health", None, _LOOK_SECONDS)
+            self.ask("/health", None, _HEALTH_SECONDS)
         except (OSError, ValueError):
             return False
         return True

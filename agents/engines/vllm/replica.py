@@ -104,10 +104,10 @@ class Replica:
         """Close the connections."""
         await self._http.aclose()
 
-    async def _send(self, path: str, body: Mapping[str, Any] | None, most: int) -> Any:
+    async def _send(self, path: str, body: Mapping[str, Any] | None, max_bytes: int) -> Any:
         data = None if body is None else json.dumps(body).encode()
         try:
-            reply = await self._http.send(path, data, most)
+            reply = await self._http.send(path, data, max_bytes)
         except RetryableError as again:
             raise Lost(f"{self.url}: {again}") from None
         if 400 <= reply.status < 500 and reply.status not in (408, 429):

@@ -1,4 +1,4 @@
-"""Passes weights to servers as safetensors files, in a folder that the servers see too.
+"""Passes weights to servers as safetensors files, in a folder that the servers see too, and checks what they loaded.
 
 Left out: transfers between GPUs (`transfer`).
 """
@@ -6,14 +6,18 @@ Left out: transfers between GPUs (`transfer`).
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-_KEPT = 2
+from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Replica, RequestRejected
+
+_HEAD_GAP = 1e-3
+"""Largest difference of an output head from its weights; in bfloat16 on a CPU the head is exact too."""
+_KEPT_FOLDERS = 2
 """Count of folders to keep: the newest, and the one before it, which a server may still be reading."""
 
 
@@ -27,7 +31,7 @@ class WeightFiles:
         self._folder = Path(tempfile.mkdtemp(prefix="palaestra-weights-", dir=parent or None))
         self.close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         """Remove the folder."""
-        self._written: list[Path] = []
+        self._folders: list[Path] = []
 
     def write(self, pairs: Iterable[tuple[str, Any]], number: int, dtype: torch.dtype) -> Path:
         """Write these weights to a new folder and return it; it gets its name when it is complete."""
@@ -36,7 +40,21 @@ class WeightFiles:
         tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in pairs}
         save_file(tensors, half / "model.safetensors", metadata={"format": "pt"})
         half.rename(whole)
-        self._written.append(whole)
-        while len(self._written) > _KEPT:
-            shutil.rmtree(self._written.pop(0), ignore_errors=True)
+        self._folders.append(whole)
+        while len(self._folders) > _KEPT_FOLDERS:
+            shutil.rmtree(self._folders.pop(0), ignore_errors=True)
         return whole
+
+
+def from_files(folder: Path) -> Callable[[Replica], Awaitable[None]]:
+    """Return a function that makes a server load the weights in a folder, and checks its output head against them."""
+
+    async def give(replica: Replica) -> None:
+        results = await replica.call("palaestra_load", LOAD_SECONDS, folder=str(folder))
+        worst = max(float(result.get("head_gap", float("inf"))) for result in results)
+        if not worst <= _HEAD_GAP:
+            raise RequestRejected(
+                f"{replica.url} took the weights, and its output head differs from them by {worst:.3g}"
+            )
+
+    return give

@@ -1,0 +1,63 @@
+"""The base of engines whose requests are answered by coroutines, on an event loop in a thread of its own.
+
+Left out: the requests themselves, and closing the loop, which also closes what the coroutines use.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from palaestra.endpoint.background import BackgroundLoop
+from palaestra.protocols import Completion
+
+
+class BackgroundEngine:
+    """Tickets of the requests in flight, and a queue of what the loop has answered."""
+
+    def __init__(self, name: str) -> None:
+        self._background = BackgroundLoop(name)
+        self._tickets = count()
+        self._live: dict[int, tuple[Future[None], Any]] = {}
+        """Running work and request, by ticket."""
+        self._outcomes: SimpleQueue[Completion | Exception] = SimpleQueue()
+        self._error: Exception | None = None
+
+    def poll(self, timeout: float = 0.0) -> list[Completion]:
+        """Return the completions received; wait up to `timeout` seconds for the first. Raise an error of any work."""
+        deadline = time.monotonic() + timeout
+        ready: list[Completion] = []
+        while self._live and self._error is None:
+            seconds = 0.0 if ready else deadline - time.monotonic()
+            try:
+                outcome = self._outcomes.get(timeout=seconds) if seconds > 0 else self._outcomes.get_nowait()
+            except Empty:
+                break
+            if isinstance(outcome, Exception):
+                self._error = outcome
+            elif self._live.pop(outcome.ticket, None) is not None:
+                ready.append(outcome)
+        if self._error is not None:
+            raise self._error
+        return ready
+
+    def cancel(self, ticket: int) -> None:
+        """Cancel a request, answered or not."""
+        if ticket in self._live:
+            self._live.pop(ticket)[0].cancel()
+
+    def _start(self, ticket: int, answer: Callable[[], Awaitable[Completion | None]], request: Any) -> int:
+        """Begin to answer a request and return its ticket. An answer of None is dropped."""
+        self._live[ticket] = self._background.submit(self._answer(answer)), request
+        return ticket
+
+    async def _answer(self, answer: Callable[[], Awaitable[Completion | None]]) -> None:
+        """Queue an answer, or the error that `poll` raises on the caller's thread. Runs on the thread of the loop."""
+        try:
+            completion = await answer()
+            if completion is not None:
+                self._outcomes.put(completion)
+        except Exception as error:
+            self._outcomes.put(error)
