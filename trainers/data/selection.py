@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import takewhile
 
 from palaestra.episode import Status
 from palaestra.errors import ConfigError
@@ -162,12 +163,7 @@ def _length(record: Record, in_tokens: bool) -> int:
 def _spoken(record: Record) -> tuple[object, ...]:
     """Return a key made of all messages before the agent's first turn, and of its turns."""
     messages = record.episode.attempt.messages
-    first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    messages_to_compare = [
-        message for place, message in enumerate(messages) if place < first or message["role"] == "assistant"
-    ]
-    return tuple((message["role"], _text(message.get("content"))) for message in messages_to_compare)
-
-
-def _text(content: object) -> str:
-    return content if isinstance(content, str) else repr(content)
+    prompt = takewhile(lambda message: message["role"] != "assistant", messages)
+    turns = (message for message in messages if message["role"] == "assistant")
+    contents = ((message["role"], message.get("content")) for message in (*prompt, *turns))
+    return tuple((role, content if isinstance(content, str) else repr(content)) for role, content in contents)
