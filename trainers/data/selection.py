@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from palaestra.episode import Status
 from palaestra.errors import ConfigError
@@ -100,15 +100,9 @@ def select(
     stages = [Counter(map(source_of, stage)) for stage in (all_records, scored, good, fresh, selected)]
     by_source = {}
     for source in stages[0]:
-        all_played, scored_count, good_count, distinct_count, selected_count = (stage[source] for stage in stages)
-        by_source[source] = SelectionCounts(
-            all_played,
-            all_played - scored_count,
-            scored_count - good_count,
-            good_count - distinct_count,
-            distinct_count - selected_count,
-            selected_count,
-        )
+        counts = [stage[source] for stage in stages]
+        dropped = (before - after for before, after in pairwise(counts))
+        by_source[source] = SelectionCounts(counts[0], *dropped, counts[-1])
     return Selection(tuple(selected), by_source)
 
 

@@ -123,10 +123,9 @@ def evaluate(
     starts = held_out_starts(task_list, samples, seed, ranks)
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
-    with closing(
-        play(agent, arena, seated(starts, table), limits=limits, temperature=temperature)
-    ) as finished_episodes:
-        for episode in finished_episodes:
+    playing = play(agent, arena, seated(starts, table), limits=limits, temperature=temperature)
+    with closing(playing):
+        for episode in playing:
             episodes.append(episode)
             if ended is not None:
                 ended(episode)

@@ -6,9 +6,10 @@ advantages per token), and the reward of the environment, for which the caller m
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +81,8 @@ def audit_run(folder: Path, say: Callable[[str], object], rescored: Rescored | N
         raise UsageError(f"{folder / 'episodes'} holds no step-*.jsonl; a run with --save.recorded-groups keeps them")
     audit = _Audit(run.config, _chat(folder, run.config, ledger), ledger)
     reading = RecordReader(files, say)
-    steps: dict[int, list[Record]] = defaultdict(list)
-    for _, record in reading:
-        step = int(reading.path.stem.removeprefix("step-"))
-        if steps and step not in steps:
-            audit.step(*steps.popitem(), rescored)
-        steps[step].append(record)
-    for step, records in steps.items():
-        audit.step(step, records, rescored)
+    for step, lines in groupby(reading, lambda _: int(reading.path.stem.removeprefix("step-"))):
+        audit.step(step, [record for _, record in lines], rescored)
     if rescored is None:
         ledger.skipped["rewards"] = "was not asked for"
     ledger.defects = reading.defects

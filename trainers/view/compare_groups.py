@@ -118,11 +118,7 @@ def _beside(first: SeedGroup, other: SeedGroup) -> dict[str, Spread]:
     both = [(other_by_seed[seed], first_by_seed[seed]) for seed in sorted(other_by_seed.keys() & first_by_seed.keys())]
     spreads = {}
     for name in dict.fromkeys(name for pair in both for name in pair[0]):
-        differences = [
-            other_metrics[name] - first_metrics[name]
-            for other_metrics, first_metrics in both
-            if name in other_metrics and name in first_metrics
-        ]
+        differences = [metrics[name] - base[name] for metrics, base in both if name in metrics and name in base]
         if (interval := student_interval(differences)) is not None:
             spreads[name] = Spread(float(np.mean(differences)), *interval, len(differences))
     return spreads
