@@ -102,7 +102,7 @@ def select(
     for source in stages[0]:
         counts = [stage[source] for stage in stages]
         dropped = (before - after for before, after in pairwise(counts))
-        by_source[source] = SelectionCounts(counts[0], *dropped, counts[-1])
+        by_source[source] = SelectionCounts(*[counts[0], *dropped, counts[-1]])
     return Selection(tuple(selected), by_source)
 
 
