@@ -23,10 +23,10 @@ from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.evaluation.during_training import (
     ends_early,
     evaluation_due,
+    evaluations_summary,
     measure_after,
     measure_before,
     measure_on_the_way,
-    told_best,
 )
 from palaestra.trainers.evaluation.metrics import batch_metrics, mixture_metrics, mixture_shares
 from palaestra.trainers.learn.learner import Learner
@@ -115,7 +115,7 @@ def train(
 
                     step_seconds = time.perf_counter() - began
                     metrics |= figures | {"time/learn": step_seconds - play_seconds, "step_time": step_seconds}
-                    note = "; ".join(filter(None, (_note(metrics), collapse.told(metrics))))
+                    note = "; ".join(filter(None, (_note(metrics), collapse.check(metrics))))
                     step = Progress("grpo", learner.step, learner.steps, metrics, note, _beside(batch, lessons))
 
                 try:
@@ -131,7 +131,7 @@ def train(
         keep_model(run, learner)
         measured = {name: both.figures() for name, both in (("before", before), ("after", after)) if both is not None}
         shares = {"mixture": mixture_shares(run.metrics)} if mixture else {}
-        run.finish({**measured, **told_best(run), "curve": run.curve, **shares})
+        run.finish({**measured, **evaluations_summary(run), "curve": run.curve, **shares})
         trackers.send()
 
 

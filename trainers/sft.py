@@ -137,39 +137,39 @@ def open_imitation(run: Run, on_progress: OnProgress) -> tuple[Imitation, dict[s
     }
 
 
-def open_student(config: SFTConfig, shown: Demonstrations, name: str) -> LocalModel:
+def open_student(config: SFTConfig, dataset: Demonstrations, name: str) -> LocalModel:
     """Open the student model: from disk or hub, or the tiny model with a tokenizer made from these episodes."""
     if name != "tiny":
         local = load(name, slots=1, seed=config.seed, device=config.device, dtype=compute_type(config))
         return with_adapter(local, config)
     device = find_device(config.device)
-    texts = (message["content"] for _, episode in shown.episodes for message in episode.attempt.messages)
+    texts = (message["content"] for _, episode in dataset.episodes for message in episode.attempt.messages)
     tokenizer = tiny_tokenizer(text for text in texts if isinstance(text, str))
     local = serve(tiny_model(len(tokenizer), seed=config.seed).to(device), tokenizer, slots=1, seed=config.seed)
     return as_opened(local, config, 1)
 
 
-def _notes(shown: Demonstrations, made: SFTRows, most: int) -> Iterator[str]:
+def _notes(dataset: Demonstrations, rows: SFTRows, max_tokens: int) -> Iterator[str]:
     """Yield sentences on the rows that are imitated, and those that were cut."""
-    tokens, sampled = sum(map(len, made.rows)), sum(int(row.sampled.sum()) for row in made.rows)
-    sources = ", ".join(f"{count} of {env_id}" for env_id, count in shown.environments.items())
-    yield f"{sources}: {len(made.rows)} rows, {tokens:,} tokens, {sampled:,} of them the agent's"
-    if made.truncated:
-        yield f"{made.truncated} rows are longer than {most} tokens; they were cut off"
-    if made.emptied:
-        yield f"{made.emptied} rows are left out: nothing to imitate was left in them"
+    tokens, sampled = sum(map(len, rows.rows)), sum(int(row.sampled.sum()) for row in rows.rows)
+    sources = ", ".join(f"{count} of {env_id}" for env_id, count in dataset.environments.items())
+    yield f"{sources}: {len(rows.rows)} rows, {tokens:,} tokens, {sampled:,} of them the agent's"
+    if rows.truncated:
+        yield f"{rows.truncated} rows are longer than {max_tokens} tokens; they were cut off"
+    if rows.emptied:
+        yield f"{rows.emptied} rows are left out: nothing to imitate was left in them"
 
 
 def sft_rows(
     chat: Chat,
     episodes: Iterable[tuple[str, Episode]],
-    most: int,
+    max_tokens: int,
     *,
     strip_thinking: bool = False,
     only_worked: bool = False,
 ) -> SFTRows:
-    """Return the episodes as the student reads them, in rows of at most `most` tokens. Each episode comes with a text
-    that names its location.
+    """Return the episodes as the student reads them, in rows of at most `max_tokens` tokens. Each episode comes with a
+    text that names its location.
     """
     kept_rows: list[TokenRow] = []
     truncated = emptied = 0
@@ -186,7 +186,7 @@ def sft_rows(
                 "choose another model, or put another chat_template.jinja into the model folder"
             ) from error
         for row in rows:
-            short = truncate(row, most)
+            short = truncate(row, max_tokens)
             truncated += len(short) < len(row)
             if short.sampled.any():
                 kept_rows.append(short)
@@ -195,13 +195,12 @@ def sft_rows(
     return SFTRows(tuple(kept_rows), truncated, emptied)
 
 
-def truncate(row: TokenRow, most: int) -> TokenRow:
-    """Return the first `most` tokens of a row."""
-    if len(row) <= most:
+def truncate(row: TokenRow, max_tokens: int) -> TokenRow:
+    """Return the first `max_tokens` tokens of a row."""
+    if len(row) <= max_tokens:
         return row
-    return replace(
-        row, ids=row.ids[:most], sampled=row.sampled[:most], logprobs=row.logprobs[:most], versions=row.versions[:most]
-    )
+    arrays = {name: getattr(row, name)[:max_tokens] for name in ("ids", "sampled", "logprobs", "versions")}
+    return replace(row, **arrays)
 
 
 def longest_row(model: Any, config: SFTConfig) -> int:

@@ -78,7 +78,7 @@ def generation(shape: Shape, device: torch.device, memory_bytes: float | None) -
     if memory_bytes:
         must = sum(shape.decoding_bytes(work.rows, work.prompt_tokens + step) for step in range(1, work.new_tokens))
         figures["share_of_bandwidth_floor"] = must / memory_bytes / decoded
-    alone = [part for part in settings.estimate.held if part.name in ("weights", "GPU context")]
+    alone = [part for part in settings.estimate.persistent if part.name in ("weights", "GPU context")]
     return figures | peak.read([*alone, *settings.estimate.playing])
 
 
@@ -134,7 +134,7 @@ def learning(shape: Shape, device: torch.device, matrix_flops: float | None) -> 
     if matrix_flops:
         figures["share_of_matrix_rate"] = flops / matrix_flops
     needed = settings.estimate
-    return figures | peak.read([*needed.held, *_larger(needed.learning, needed.stepping)])
+    return figures | peak.read([*needed.persistent, *_larger(needed.learning, needed.stepping)])
 
 
 def _long_rows(shape: Shape) -> Batch:
@@ -202,7 +202,7 @@ def whole_step(shape: Shape, device: torch.device) -> dict[str, Any]:
         "settings": _told(settings.config),
     }
     needed = settings.estimate
-    return figures | peak.read([*needed.held, *_larger(needed.playing, needed.learning, needed.stepping)])
+    return figures | peak.read([*needed.persistent, *_larger(needed.playing, needed.learning, needed.stepping)])
 
 
 def _settings(shape: Shape, device: torch.device, **changes: Any) -> Fitted:

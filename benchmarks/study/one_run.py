@@ -127,7 +127,7 @@ def curated(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
     before = agent.engine.sampled
     with closing(open_arena(config)) as arena:
         _, episodes = evaluate(agent, arena, tasks=arena.task_count, samples=8, limits=limits(config))
-    return [one.task for one in curate(episodes, samples=8).kept], agent.engine.sampled - before
+    return [one.task for one in curate(episodes, samples=8).tasks], agent.engine.sampled - before
 
 
 def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: float) -> tuple[Steps, list[Any], str]:

@@ -108,10 +108,10 @@ def _show_disagreements(group: "SeedGroup", console: Console) -> None:
     """Print how often a judge's scores contradict the outcome, and list the first such cases."""
     from palaestra.trainers.reward.judge_agreement import disagreements
 
-    if not group.judged:
+    if not group.labelled:
         return
-    apart = disagreements(group.judged)
-    show_line(console, f"{group.name}: {len(apart)} of {len(group.judged)} scores contradict the outcome")
+    apart = disagreements(group.labelled)
+    show_line(console, f"{group.name}: {len(apart)} of {len(group.labelled)} scores contradict the outcome")
     for case in apart[:_LISTED]:
         question = visible(case.question[:_LETTERS])
         show_line(

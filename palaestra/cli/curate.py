@@ -84,24 +84,26 @@ def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: 
         "generated_tokens": sum(tokens),
         "spent_last": rollouts.cost,
         "target": target,
-        "found": dict(curated.found),
+        "found": dict(curated.outcomes),
         "kept": curated.histogram,
     }
     rollouts.figures.update({"env_id": rollouts.env_id, "split": options.split, "out": str(options.out), **summary})
     kept_counts = {**dict.fromkeys(OUTCOMES, 0), **curated.histogram}
-    rows = {"tasks": curated.found, "kept": kept_counts}
+    rows = {"tasks": curated.outcomes, "kept": kept_counts}
     cells = {name: tuple(str(row[outcome]) for outcome in OUTCOMES) for name, row in rows.items()}
     rollouts.console.print(table(f"Tasks of {rollouts.env_id.rpartition(':')[2]}", cells, OUTCOMES))
-    if curated.found["incomplete"]:
-        note(f"{curated.found['incomplete']} tasks have BROKEN episodes and are left out; the same command plays them")
-    if not curated.kept:
+    if curated.outcomes["incomplete"]:
+        note(
+            f"{curated.outcomes['incomplete']} tasks have BROKEN episodes and are left out; the same command plays them"
+        )
+    if not curated.tasks:
         show_line(
             rollouts.console,
             f"no task is solved now and then, so {options.out} was not written; more -k, other tasks or another model "
             "may find some",
         )
         return 1
-    Curated(rollouts.env_id, options.split, curated.kept, summary).write(options.out)
-    show_line(rollouts.console, f"{len(curated.kept)} tasks: {options.out}; {sum(tokens):,} tokens were generated")
+    Curated(rollouts.env_id, options.split, curated.tasks, summary).write(options.out)
+    show_line(rollouts.console, f"{len(curated.tasks)} tasks: {options.out}; {sum(tokens):,} tokens were generated")
     rollouts.tell_defects()
     return 0

@@ -18,12 +18,12 @@ from palaestra.episode import Episode, Status
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.record import read
 from palaestra.trainers.config.grpo_config import GRPOConfig
-from palaestra.trainers.evaluation.during_training import measure, recalled, told_best
+from palaestra.trainers.evaluation.during_training import evaluations_summary, measure, recalled
 from palaestra.trainers.evaluation.evaluate import Both
 from palaestra.trainers.experiments.controls import CONTROLS, Background, Control
 from palaestra.trainers.grpo import train
 from palaestra.trainers.run.folder import Run, fresh_folder
-from palaestra.trainers.run.trackers import require_trackers
+from palaestra.trainers.run.tracking import require_trackers
 from palaestra.trainers.setup.cold_start import Pupil, raise_tiny
 from palaestra.trainers.setup.open_learner import keep_start, new_learner
 from palaestra.trainers.setup.open_run import check
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     check(config)
     require_trackers(config.track)
     folder = options.run or fresh_folder(f"demo-{config.env.title}-seed{config.seed}")
-    with reporting(options.json) as figures, Run.begun(folder, config) as record:
+    with reporting(options.json) as figures, Run.create(folder, config) as record:
         try:
             with blaming():
                 _play(record, config)
@@ -116,7 +116,7 @@ def _show(
             "imitation_steps": pupil.steps,
             "initial_weights_tried": pupil.attempts,
             **{name: both.figures() for name, both in measured.items()},
-            **told_best(record),
+            **evaluations_summary(record),
             "curves": curves,
         }
     )

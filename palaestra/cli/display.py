@@ -19,6 +19,8 @@ _PLAIN_LINES = 10
 _LIVE_ALONE = ("held-out",)
 """Stages that come again and again, and end in a note of their own."""
 _DAY, _LONGEST = 86_400, 1e9
+_LEAST_CUT = 0.1
+"""Share of episodes cut by a length limit above which a line shows it."""
 _COLUMNS = {
     "success": "rewards/success/mean",
     "reward": "reward",
@@ -88,6 +90,8 @@ def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
 
 def _line(progress: "Progress", left: float | None) -> str:
     figures = [f"{name} {progress.metrics[key]:.2f}" for name, key in _COLUMNS.items() if key in progress.metrics]
+    if (cut := progress.metrics.get("completions/clipped_ratio", 0.0)) > _LEAST_CUT:
+        figures.append(f"cut by length {cut:.0%}")
     if "num_tokens" in progress.metrics:
         rate = progress.metrics["num_tokens"] / max(1e-9, progress.metrics["step_time"])
         figures.append(f"{rate:,.0f} tokens/s")

@@ -157,7 +157,7 @@ def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[DoctorFinding]
         kernel = kernel_for(device, getattr(torch, fit.config.scale.precision), shape.head_width)
         yield DoctorFinding("attention kernel", f"{kernel.name}, in the learner")
     phases = {
-        "held": needed.held,
+        "held": needed.persistent,
         "while playing": needed.playing,
         "while learning": needed.learning,
         "in a step": needed.stepping,

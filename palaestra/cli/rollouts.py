@@ -170,7 +170,7 @@ class Rollouts:
         scored, successes, broken = 0, 0.0, 0
         episodes = play(agent, places, starts, limits=limits, temperature=self.options.temperature)
         for number, episode in enumerate(episodes, start=1):
-            with interrupts.held():  # An episode that was paid for is not lost between two writes.
+            with interrupts.hold():  # An episode that was paid for is not lost between two writes.
                 self.file.add(episode)
             interrupts.check()
             if episode.reward is None:

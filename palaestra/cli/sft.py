@@ -19,7 +19,7 @@ from palaestra.errors import UsageError
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.saved_config import read_config, trusted
-from palaestra.trainers.run.trackers import require_trackers
+from palaestra.trainers.run.tracking import require_trackers
 from palaestra.trainers.scale.ranks import require_alone
 
 
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         if options.resume is not None:
             return Run.reopened(options.resume, options.config), None
         require_trackers(options.config.track)
-        return Run.begun(options.run or fresh_folder(f"sft-{Path(options.config.model).name}"), options.config), None
+        return Run.create(options.run or fresh_folder(f"sft-{Path(options.config.model).name}"), options.config), None
 
     def show(record: Run) -> None:
         first, last = (record.summary[name] for name in ("loss_first", "loss_last"))

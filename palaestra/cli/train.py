@@ -95,16 +95,16 @@ def run(arguments: Sequence[str]) -> int:
     # Only now: they import torch, and `--help` needs none.
     from palaestra.cli.results import result_table, shares_table
     from palaestra.trainers.evaluation.during_training import recalled
-    from palaestra.trainers.run.trackers import require_trackers
+    from palaestra.trainers.run.tracking import require_trackers
     from palaestra.trainers.scale.ranks import joined
     from palaestra.trainers.setup.open_run import check, check_judge, check_ranks, open_model, settled
 
     def opened() -> "tuple[Run, object]":
         """The run's folder. What cannot work is refused before one is made."""
         if not ranks.first:
-            return Run(ranks.told(Path), options.config, rank=ranks.rank), None
+            return Run(ranks.broadcast(Path), options.config, rank=ranks.rank), None
         new_run, local = begun(options.config)
-        ranks.told(lambda: new_run.folder)
+        ranks.broadcast(lambda: new_run.folder)
         return new_run, local
 
     def begun(config: GRPOConfig) -> "tuple[Run, object]":
@@ -123,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
         folder = options.run or fresh_folder(config.env.title)
         config, note = settled(config, folder, ranks.count)
         local = None if config.model == "tiny" or ranks.count > 1 else open_model(config.model, config)
-        record = Run.begun(folder, config)
+        record = Run.create(folder, config)
         record.notes += [note] if note else []
         return record, local
 

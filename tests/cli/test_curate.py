@@ -69,7 +69,7 @@ def test_f22_what_is_kept_is_what_was_played_with_its_provenance_and_nothing_is_
         task: count for task, count in sorted(passed.items()) if 0 < count < 8
     }
     assert Counter(one.start.task for one in episodes) == dict.fromkeys(range(24), 8)
-    made = file.made
+    made = file.origin
     assert (file.env_id, file.split, made["model"], made["samples"], made["episodes"]) == (
         *(ENV, "train", "demonstrator", 8),
         192,
@@ -83,9 +83,9 @@ def test_f22_what_is_kept_is_what_was_played_with_its_provenance_and_nothing_is_
     status, _, err = curated(capsys, "--target", "hard=1", "medium=1", "easy=1")
     assert status == 0, err
     assert "192 of 192 are played already" in err
-    assert len(set(Curated.read("fit.json").made["kept"].values())) == 1
+    assert len(set(Curated.read("fit.json").origin["kept"].values())) == 1
     assert curated(capsys, "-k", 4)[0] == 0
-    assert Curated.read("fit.json").made["episodes"] == 96
+    assert Curated.read("fit.json").origin["episodes"] == 96
     assert (there / "fit.played.jsonl").read_bytes() == before
     assert curated(capsys)[0] == 0
     assert Curated.read("fit.json").tasks == file.tasks
@@ -95,7 +95,7 @@ def test_f22_the_target_may_be_another_models_file_of_the_same_environment_alone
     assert curated(capsys, out="strong.json")[0] == 0
     status, _, err = curated(capsys, "--target", "strong.json", "--seed", 1, out="weak.json")
     assert status == 0, err
-    strong, weak = (Curated.read(name).made["kept"] for name in ("strong.json", "weak.json"))
+    strong, weak = (Curated.read(name).origin["kept"] for name in ("strong.json", "weak.json"))
     share = sum(weak.values()) / sum(strong.values())
     assert all(abs(weak[name] - strong[name] * share) < 1 for name in BUCKETS)
     asked = ["curate", "two-hop", "--out", "b.json", "--target", "strong.json"]
@@ -135,7 +135,7 @@ def test_f22_training_plays_the_curated_tasks_and_no_other(capsys, there, model)
         capsys, "holds tasks of chancy_world:me/Chancy-v0", *train(capsys, "two-hop", model, "--curated", "fit.json")
     )
     other = Curated.read("fit.json")
-    Curated("palaestra/Arithmetic-v0", "train", other.tasks, other.made).write(there / "false.json")
+    Curated("palaestra/Arithmetic-v0", "train", other.tasks, other.origin).write(there / "false.json")
     refused(capsys, "is another; curated with", *train(capsys, "arithmetic", model, "--curated", "false.json"))
     (there / "few.jsonl").write_text('{"prompt": "What is 1 * 1?", "answer": "1", "split": "train"}\n')
     few = ["--env-options", "tasks=few.jsonl", "--curated", "fit.json"]

@@ -102,3 +102,12 @@ def test_after_the_first_step_it_is_said_when_the_run_ends(capsys, monkeypatch):
     first = err.splitlines()[1]
     assert first.startswith("grpo              4/100  reward 0.50  1 h 36 min left, to "), err
     assert "held-out" not in err
+
+
+def test_a_step_shows_how_many_episodes_were_cut_if_these_are_more_than_a_tenth(capsys):
+    with display() as show:
+        for step, share in enumerate((0.1, 0.25), 1):
+            show(Progress("grpo", step, 2, {"reward": 0.5, "completions/clipped_ratio": share}))
+    few, many = capsys.readouterr().err.splitlines()
+    assert "cut" not in few
+    assert many.endswith("reward 0.50  cut by length 25%")

@@ -122,6 +122,6 @@ class Nameless(GroupNormalized):
 def test_a_part_without_a_name_begins_no_run_for_it_would_be_read_back_as_another(tmp_path):
     mine = tiny_config("palaestra/TwoHop-v0", Recipe("mine", advantage=Nameless()))
     with pytest.raises(ConfigError, match=r"advantage is a Nameless, .* table of group, .*, successes, shuffled"):
-        Run.begun(tmp_path / "run", mine)
-    with Run.begun(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")) as run:
+        Run.create(tmp_path / "run", mine)
+    with Run.create(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")) as run:
         assert run.writes, "the folder stayed free"

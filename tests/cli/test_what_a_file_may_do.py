@@ -62,7 +62,7 @@ def shared(tmp_path, honest, monkeypatch):
         importlib.invalidate_caches()
     (tmp_path / "evilmod.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
     records = [replace(record, env_id=EVIL, agent="demonstrator") for record in honest]
-    Run.begun(tmp_path / "run", tiny_config(EVIL)).close()
+    Run.create(tmp_path / "run", tiny_config(EVIL)).close()
     write(tmp_path / "run" / "episodes" / "step-000001.jsonl", records)
     write(tmp_path / "e.jsonl", records)
     (tmp_path / "tasks.jsonl").write_text('{"prompt": "1 * 1?", "answer": "1", "split": "train"}\n')
@@ -257,7 +257,7 @@ def test_a_run_uses_a_service_where_the_command_names_it_again(service, tmp_path
 
 def test_a_run_without_services_goes_on_with_nothing_named(tmp_path):
     config = tiny_config("palaestra/Arithmetic-v0", env_options=("digits=2", "sandbox=local"))
-    Run.begun(tmp_path / "run", config).close()
+    Run.create(tmp_path / "run", config).close()
     assert train.parse(["--resume", str(tmp_path / "run")], "palaestra train").config == config
     assert repeated(config) == []
 
@@ -273,7 +273,7 @@ def test_an_interrupted_run_says_what_must_be_named_again(tmp_path, monkeypatch)
     (tmp_path / "ownmod.py").write_text("")
     train.parse([f"ownmod:{ENV}"], "palaestra train")
     config = tiny_config(f"ownmod:{ENV}", track=("tensorboard",))
-    with Run.begun(tmp_path / "run", config) as record:
+    with Run.create(tmp_path / "run", config) as record:
         assert "--track tensorboard --allow-code ownmod" in _way_on("train", record)
 
 
@@ -292,7 +292,7 @@ def test_records_and_labels_are_written_over_no_file_that_a_link_leads_to(shared
 
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "lock", "episodes/step-000001.jsonl"])
 def test_a_run_writes_and_removes_nothing_outside_its_folder(name, tmp_path):
-    Run.begun(tmp_path / "run", tiny_config(ENV)).close()
+    Run.create(tmp_path / "run", tiny_config(ENV)).close()
     precious, place = tmp_path / "precious", tmp_path / "run" / name
     precious.write_text("mine")
     place.unlink(missing_ok=True)
@@ -321,7 +321,7 @@ def test_a_config_that_is_none_is_refused_in_a_sentence(content, tmp_path, capsy
 def test_a_checkpoint_that_says_nonsense_is_refused_in_a_sentence(tmp_path, capsys):
     from palaestra.trainers.run.checkpoint import _digest
 
-    Run.begun(tmp_path / "run", tiny_config(ENV)).close()
+    Run.create(tmp_path / "run", tiny_config(ENV)).close()
     place = tmp_path / "run" / "checkpoints" / "step-000001"
     place.mkdir(parents=True)
     content = {"palaestra": 2, "files": ["../../x"], "step": "1"}

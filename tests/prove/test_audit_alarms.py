@@ -1,6 +1,7 @@
-"""The audit is no nuisance: two hundred clean steps of a run that learns give no alarm, and it costs 1 % of a step.
+"""The audit is no nuisance: two hundred clean steps of a run that learns give no alarm, and it costs 1 % of a step. A
+policy that is destroyed gives one.
 
-Left out: that it catches what it is for (`test_mutations`).
+Left out: that it catches defects of the code (`test_mutations`).
 """
 
 import copy
@@ -40,6 +41,12 @@ def test_two_hundred_clean_steps_give_no_alarm(pupil):
     assert not [progress.note for progress in seen if "collapse" in progress.note]
     assert seen[-1].metrics["entropy"] < 0.3 * seen[0].metrics["entropy"], "it falls, and that is no collapse"
     assert sum(progress.metrics["rewards/success/mean"] for progress in seen[-20:]) / 20 > 0.8
+
+
+def test_a_learning_rate_that_destroys_the_policy_is_told_within_ten_steps(pupil):
+    played_steps = list(steps(pupil, steps=10, num_prompts=4, learning_rate=1.0))
+    assert played_steps[0].metrics["rewards/success/mean"] > 0.2
+    assert [progress for progress in played_steps if "collapse: " in progress.note]
 
 
 def test_the_audit_costs_about_one_percent_of_a_step(pupil, monkeypatch):

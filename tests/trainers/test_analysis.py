@@ -14,7 +14,6 @@ from palaestra import Ending, Status, UsageError
 from palaestra.cli import main
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.batch import BatchScores
-from palaestra.trainers.evaluation.evaluate import summarise
 from palaestra.trainers.evaluation.metrics import GAP, batch_metrics
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.update import update
@@ -31,28 +30,6 @@ def learner_of(model, **changes):
 
 def figures_of_update(model, batch, advantages, **changes):
     return update(learner_of(model, **changes), batch, advantages, BatchScores())[0]
-
-
-def test_f23_pass_avg_and_maj_of_a_matrix_worked_by_hand():
-    """Two tasks of four samples: 1 of 4 and 4 of 4 right; the votes of the first tie."""
-    rows = [[1.0, 0.0, 0.0, 0.0], [1.0] * 4]
-    answers = [["a", "a", "b", "b"], ["c"] * 4]
-    episodes = [
-        replace(one, attempt=replace(one.attempt, answer=answer))
-        for task, (row, said) in enumerate(zip(rows, answers, strict=True))
-        for sample, (value, answer) in enumerate(zip(row, said, strict=True))
-        for one in [families.an_episode(families.token_row(2, [1]), reward=value, task=task, seed=sample)]
-    ]
-    report = summarise(episodes, 2, 4, 1.0)
-    at = {name: found["value"] for name, found in report.at_k.items()}
-    assert report.success == pytest.approx((0.25 + 1) / 2)
-    assert at["pass@2"] == pytest.approx((1 - 3 / 6 + 1) / 2)
-    assert (at["pass@4"], at["any@1"], at["any@4"]) == (1.0, 1.0, 1.0)
-    assert at["gap@4"] == pytest.approx(1 - 0.625)
-    assert at["maj@4"] == pytest.approx((0.5 * 0.5 + 1) / 2), "a tie of a (half right) and b (wrong)"
-    drawn = np.random.RandomState(42).choice(4, size=(1000, 4), replace=True)
-    assert at["bootstrap best@4"] == pytest.approx((np.array(rows[0])[drawn].max(1).mean() + 1) / 2)
-    assert report == summarise(episodes, 2, 4, 1.0)
 
 
 def test_f24_the_entropy_of_uniform_logits_is_the_log_of_the_vocabulary_and_masked_tokens_are_excluded():

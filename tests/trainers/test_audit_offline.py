@@ -23,7 +23,7 @@ from palaestra.trainers.run.offline_audit import audit_run
 def clean(tmp_path_factory):
     """The folder of a run of two steps."""
     folder, pupil = tmp_path_factory.mktemp("audit") / "run", parrot.learner(recorded_groups=3)
-    run, arena = Run.begun(folder, pupil.config), palaestra.arena(parrot.ENV, 12)
+    run, arena = Run.create(folder, pupil.config), palaestra.arena(parrot.ENV, 12)
     try:
         export(pupil.model, pupil.tokenizer, folder / "start")
         for progress in grpo.train_learner(pupil, arena):

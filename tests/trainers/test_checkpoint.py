@@ -401,24 +401,9 @@ def test_what_is_ignored_stays_ignored():
     try:
         with Interrupts() as interrupts:
             os.kill(os.getpid(), signal.SIGHUP)
-        assert interrupts.asked is None
+        assert interrupts.pending is None
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_too_many_broken_episodes_leave_a_checkpoint_too(monkeypatch, config, tmp_path):
-    inner, calls = grpo.audited, []
-
-    def breaks(learner, batch):
-        calls.append(1)
-        if len(calls) == 3:
-            raise TrainingHalted("all is broken")
-        return inner(learner, batch)
-
-    monkeypatch.setattr(grpo, "audited", breaks)
-    with pytest.raises(TrainingHalted, match="all is broken"):
-        on(tmp_path, changed(config, {"checkpoint_every": 100}))
-    assert steps_kept(tmp_path) == [2]
 
 
 def test_gradients_that_stay_no_numbers_leave_the_last_good_step_and_figures_that_are_json(

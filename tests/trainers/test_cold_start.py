@@ -249,9 +249,3 @@ def test_whoever_raises_an_agent_on_a_small_file_is_warned(file_of_sums, monkeyp
     with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
         cold_start(file_of_sums, DEMONSTRATOR, **how, on_progress=seen.append)
     assert "tasks are demonstrated" in seen[0].note
-
-
-def test_demonstrations_of_a_file_come_back_in_the_same_order(file_of_sums):
-    demonstrator = palaestra.demonstrator("palaestra/Calculator-v0")
-    first, again = (demonstrate(file_of_sums, demonstrator, 120, 0.5, seed=0) for _ in range(2))
-    assert [e.attempt for e in first] == [e.attempt for e in again]

@@ -41,17 +41,17 @@ def test_f22_sure_tasks_are_dropped_and_the_edges_are_exact(samples):
         found = curate(played(passed, samples), samples=samples)
         rate = Fraction(passed, samples)
         if rate in (0, 1):
-            assert found.kept == ()
-            assert found.found["always" if passed else "never"] == 1
+            assert found.tasks == ()
+            assert found.outcomes["always" if passed else "never"] == 1
             continue
         bucket = "hard" if rate <= Fraction(1, 4) else "easy" if rate >= Fraction(3, 4) else "medium"
-        assert [one.bucket for one in found.kept] == [bucket]
-        assert found.found[bucket] == sum(found.found.values()) == 1
+        assert [one.bucket for one in found.tasks] == [bucket]
+        assert found.outcomes[bucket] == sum(found.outcomes.values()) == 1
 
 
 def test_f22_eight_episodes_make_the_buckets_of_the_paper():
     found = curate([one for passed in range(9) for one in played(passed, task=passed)])
-    assert [(one.task, one.bucket) for one in found.kept] == [
+    assert [(one.task, one.bucket) for one in found.tasks] == [
         *((1, "hard"), (2, "hard")),
         *((3, "medium"), (4, "medium"), (5, "medium")),
         *((6, "easy"), (7, "easy")),
@@ -61,10 +61,10 @@ def test_f22_eight_episodes_make_the_buckets_of_the_paper():
 def test_f22_a_task_with_a_broken_episode_is_incomplete_until_that_is_played_again():
     whole, torn = played(3, task=0), played(3, task=1, broken=1)
     found = curate([*whole, *torn])
-    assert [one.task for one in found.kept] == [0]
-    assert found.found["incomplete"] == 1
+    assert [one.task for one in found.tasks] == [0]
+    assert found.outcomes["incomplete"] == 1
     again = curate([*whole, *torn, torn[-1], replace(played(8, task=1)[0], start=torn[-1].start)])
-    assert [(one.task, one.passed, one.played) for one in again.kept] == [(0, 3, 8), (1, 4, 8)]
+    assert [(one.task, one.passed, one.scored) for one in again.tasks] == [(0, 3, 8), (1, 4, 8)]
 
 
 @settings_of(max_examples=40)
@@ -79,17 +79,17 @@ def test_f22_the_histogram_is_the_targets_within_one_task_and_no_larger_set_woul
     asked = dict(zip(BUCKETS, target, strict=True))
     found = curate(episodes, samples=4, target=asked, seed=seed)
     exact = {name: Fraction(str(value)) / sum(Fraction(str(one)) for one in target) for name, value in asked.items()}
-    size = len(found.kept)
+    size = len(found.tasks)
     assert all(abs(found.histogram[name] - exact[name] * size) < 1 for name in BUCKETS)
     assert any((size + 1) * exact[name] > count for name, count in zip(BUCKETS, there, strict=True))
-    numbers = [one.task for one in found.kept]
+    numbers = [one.task for one in found.tasks]
     assert numbers == sorted(set(numbers))
-    assert all(one.passed == solved[one.task] for one in found.kept)
+    assert all(one.passed == solved[one.task] for one in found.tasks)
 
 
 def test_f22_the_choice_within_a_bucket_is_the_seeds():
     episodes, target = pool(hard=20, easy=4), {"hard": 1, "easy": 1}
-    chosen = [[one.task for one in curate(episodes, target=target, seed=seed).kept] for seed in (0, 0, 1)]
+    chosen = [[one.task for one in curate(episodes, target=target, seed=seed).tasks] for seed in (0, 0, 1)]
     assert chosen[0] == chosen[1] != chosen[2]
 
 
@@ -146,7 +146,7 @@ def test_f22_every_sampler_plays_the_curated_tasks_alone_and_goes_on_with_them(o
 
 def test_f22_a_curated_file_is_read_back_whole_and_damage_is_told(tmp_path):
     path = tmp_path / "fit.json"
-    kept = curate(pool(hard=2, medium=1)).kept
+    kept = curate(pool(hard=2, medium=1)).tasks
     Curated("x/Y-v0", "train", kept, {"model": "m", "samples": 8}).write(path)
     assert Curated.read(path) == Curated("x/Y-v0", "train", kept, {"model": "m", "samples": 8})
     assert curated_tasks([str(path)], "x/Y-v0") == {"x/Y-v0": (0, 1, 2)}

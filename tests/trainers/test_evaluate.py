@@ -117,6 +117,8 @@ def test_the_figures_of_every_k_are_reported_and_broken_episodes_are_in_none():
     assert report.at_k["pass@1"]["value"] == pytest.approx(report.success)
     assert report.at_k["pass@2"]["value"] == pytest.approx((5 / 6 + 2 / 3) / 2)
     assert [report.at_k[f"pass@{k}"]["tasks"] for k in (1, 2, 4)] == [2, 2, 1]
+    assert report.at_k["gap@2"]["value"] == pytest.approx((5 / 6 - 1 / 2 + 2 / 3 - 1 / 3) / 2), "pass less avg"
+    assert report.at_k["any@4"]["value"] == 1.0
     assert report.at_k["maj@4"]["value"] == pytest.approx(0.5), "a and b tie"
     assert report.at_k["maj@1"]["value"] == pytest.approx(report.success)
     assert report.at_k["bootstrap best@4"]["value"] == pytest.approx(1 - 0.5**4, abs=0.03)

@@ -107,7 +107,7 @@ def test_a_cache_on_servers_takes_nothing_here_and_a_copy_in_another_process_doe
 def test_ranks_divide_what_learns_and_each_has_an_engine():
     shape = outline(SMALL)
     one, eight = (estimate(shape, a_run(model="m"), on_gpu=True, ranks=count) for count in (1, 8))
-    size = {part.name: part.size for part in (*eight.held, *eight.learning)}
+    size = {part.name: part.size for part in (*eight.persistent, *eight.learning)}
     assert size["weights"] == shape.weight_bytes, "of its engine"
     assert size["float32 weights"] == shape.parameters // 8 * 4
     assert size["gradients"] == shape.parameters // 8 * 4

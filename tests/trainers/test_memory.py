@@ -27,7 +27,7 @@ def a_run(recipe="grpo-tcr", **changes):
 
 
 def sizes(counted):
-    return {part.name: part.size for part in (*counted.held, *counted.playing, *counted.learning)}
+    return {part.name: part.size for part in (*counted.persistent, *counted.playing, *counted.learning)}
 
 
 def peak(work, folder):
@@ -165,7 +165,7 @@ def test_a_row_longer_than_a_micro_batch_stands_alone():
 def test_playing_and_learning_take_turns():
     counted = estimate(outline(families.stock_model("qwen3", 60).config), a_run(max_episode_tokens=64))
     held, playing, learning = (
-        sum(part.size for part in parts) for parts in (counted.held, counted.playing, counted.learning)
+        sum(part.size for part in parts) for parts in (counted.persistent, counted.playing, counted.learning)
     )
     assert counted.total == held + max(playing, learning)
 

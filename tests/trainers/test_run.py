@@ -102,18 +102,11 @@ def test_an_episode_that_cannot_be_written_says_how_to_train_without_it(tmp_path
     assert os.listdir(tmp_path / "episodes") == []
 
 
-def test_each_step_is_on_disk_before_the_next(tmp_path):
-    with Run(tmp_path, CONFIG) as run:
-        for number, progress in enumerate(STEPS, start=1):
-            run.add(progress)
-            assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == number
-
-
 def test_a_folder_with_a_run_is_refused_and_left_as_it_is(tmp_path):
     after_steps(tmp_path).close()
     before = everything(tmp_path)
     with pytest.raises(UsageError, match="already holds a run"):
-        Run.begun(tmp_path, CONFIG)
+        Run.create(tmp_path, CONFIG)
     assert before == everything(tmp_path)
     with Run(tmp_path, CONFIG) as run:
         assert run.curve == [0.0, 0.1, 0.2], "which is what whoever asks for it by this name goes on with"
@@ -163,7 +156,7 @@ def test_the_seconds_of_a_run_are_those_of_all_its_sittings(tmp_path, monkeypatc
     clock = {"wall": 1000.0, "cpu": 50.0}
     monkeypatch.setattr("palaestra.trainers.run.folder.time.perf_counter", lambda: clock["wall"])
     monkeypatch.setattr("palaestra.trainers.run.folder.cpu_seconds", lambda: clock["cpu"])
-    with Run.begun(tmp_path / "run", CONFIG) as run:
+    with Run.create(tmp_path / "run", CONFIG) as run:
         clock.update(wall=1030.0, cpu=70.0)
         run.add(STEPS[0])
         clock.update(wall=1035.0)  # Of a sitting that is killed, what follows its last step is not known.
@@ -222,7 +215,7 @@ def test_two_processes_never_work_in_one_folder_and_a_dead_one_blocks_nobody(tmp
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout.readline() == "held\n"
-            for claim in (lambda: Run.reopened(tmp_path), lambda: Run.begun(tmp_path, CONFIG)):
+            for claim in (lambda: Run.reopened(tmp_path), lambda: Run.create(tmp_path, CONFIG)):
                 with pytest.raises(UsageError, match=rf"in use by process {holder.pid} on "):
                     claim()
         finally:

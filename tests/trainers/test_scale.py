@@ -71,7 +71,7 @@ def test_small_steps_add_up_in_bfloat16_where_plain_weights_stand_still():
     stood = (plain.model.layers[0].mlp.down_proj.weight == before["model.layers.0.mlp.down_proj.weight"])[large]
     assert stood.float().mean() > 0.99
     for name, master in learner.masters.stepped.items():
-        assert torch.equal(learner.masters.own[name], master.bfloat16())
+        assert torch.equal(learner.masters.trained[name], master.bfloat16())
         assert master.dtype == torch.float32
 
 

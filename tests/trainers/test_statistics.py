@@ -139,12 +139,6 @@ def test_a_figure_without_tasks_says_so():
     assert len(maj_at_k([], [], 1)) == 0
 
 
-def test_every_task_weighs_the_same_in_an_estimate():
-    found = estimate(avg_at_k([[1.0] * 8, [0.0]]))
-    assert (found.value, found.tasks) == (0.5, 2)
-    assert found.low < 0.5 < found.high
-
-
 @pytest.mark.parametrize(
     ("samples", "shown"),
     [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (32, (1, 2, 4, 8, 16, 32)), (33, (*(1, 2, 4), 8, 16, 32, 33))],

@@ -10,7 +10,7 @@ from going import random_agent, run_of
 
 from palaestra import UsageError
 from palaestra.errors import MissingExtra
-from palaestra.trainers.run import trackers, tracking
+from palaestra.trainers.run import tracking
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.training import train
 
@@ -85,7 +85,7 @@ def test_an_absent_or_broken_library_is_refused_before_anything_is_made(tmp_path
     monkeypatch.setitem(tracking.TRACKERS, "wandb", broken)
     with pytest.raises(UsageError, match="--track wandb: it cannot be opened: PermissionError: no"):
         go(tmp_path / "run", config)
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'palaestra\[wandb\]'"):
         go(tmp_path / "run", config)
     assert not (tmp_path / "run" / "before.json").exists()

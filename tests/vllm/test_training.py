@@ -34,7 +34,7 @@ def curve(folder, model, seed=0, **engine):
         device="cpu",
         engine=engine,
     )
-    with Run.begun(folder, config) as run:
+    with Run.create(folder, config) as run:
         for _ in train(run):
             pass
         return np.array(run.curve), run.metrics

@@ -1,9 +1,10 @@
-"""Detect the collapse of a policy from its step metrics: the first ten steps are compared with the last ten.
+"""Detect the collapse of a policy from its step metrics: the last eight steps are compared with earlier ones.
 
 A changed metric is not a collapse: entropy falls in every successful run, and tool calls that are not needed become
-rare. So each rule also requires harm: success has fallen to half of its best, or groups no longer differ while tasks
-are still unsolved; but a gap between engine and trainer that has grown tenfold is harm by itself. A resumed run starts
-to count again. Left out: a run that never learned anything, which looks the same as a hard task.
+rare. So each rule also requires harm: success has fallen to half of its best so far, by more than noise explains, or
+groups no longer differ while tasks are still unsolved; but a gap between engine and trainer that has grown tenfold is
+harm by itself. A resumed run starts to count again. Left out: a run that never learned anything, which looks the same
+as a hard task.
 """
 
 import math
@@ -14,8 +15,12 @@ import numpy as np
 
 from palaestra.errors import TrainingHalted
 
-STEPS = 10
-"""Number of steps that are compared, at the beginning and at the end."""
+RECENT = 8
+"""Number of the last steps, which must all have less success than each of the best ones."""
+WINDOW = 10
+"""Number of earlier steps that they are compared with: the first ones, and the best ones. A young run has fewer."""
+_FEWEST_OUTCOMES = 8
+"""Number of independent outcomes that a step is assumed to have, for the noise of its success."""
 _NAMES = {
     "success": "rewards/success/mean",
     "dead": "frac_reward_zero_std",
@@ -31,6 +36,7 @@ _CAUSES = {
     "repetition": "the policy repeats itself: look at what long answers are paid, and at a KL",
     "calls": "the tool was given up: look at what a call costs in tokens and in reward",
     "farming": "calls are made for their own sake: look at the tool bonus",
+    "lost": "nothing is left to learn from: a lower learning_rate or max_grad_norm, from an earlier checkpoint",
 }
 
 
@@ -40,37 +46,51 @@ class Collapse:
     def __init__(self, follows: Literal["warn", "stop", "off"] = "warn") -> None:
         self._follows = follows
         self._steps: list[dict[str, float]] = []
-        self._best = 0.0
-        self._known: set[str] = set()
-        self._told = ""
+        self._best = 0.0, 0.0
+        """Mean and least success of the best window so far."""
+        self._reported: set[str] = set()
+        self._first_note = ""
 
-    def told(self, metrics: Mapping[str, float]) -> str:
+    def check(self, metrics: Mapping[str, float]) -> str:
         """Record the metrics of a step. Return a message about new signs of a collapse; empty if there are none."""
         if self._follows == "off" or any(name not in metrics for key, name in _NAMES.items() if key != "gap"):
             return ""  # A step without episodes has no metrics.
         # A step without an update has no gap.
-        self._steps.append({name: metrics.get(figure, math.nan) for name, figure in _NAMES.items()})
-        if len(self._steps) > 3 * STEPS:  # Only the first and the last steps are compared.
-            del self._steps[STEPS]
-        if len(self._steps) < 2 * STEPS:
+        self._steps.append({key: metrics.get(name, math.nan) for key, name in _NAMES.items()})
+        earlier, recent = self._steps[:-RECENT], self._steps[-RECENT:]
+        if not earlier:
             return ""
-        then, now = (_medians(part) for part in (self._steps[:STEPS], self._steps[-STEPS:]))
-        self._best = max(self._best, then["success"], now["success"])
-        new_signs = {name: words for name, words in _signs(then, now, self._best).items() if name not in self._known}
-        self._known |= set(new_signs)
-        collapse_note = "; ".join(f"collapse: {words}; {_CAUSES[name]}" for name, words in new_signs.items())
-        self._told = self._told or collapse_note
-        return collapse_note
+        best, least = self._best_success([step["success"] for step in earlier[-WINDOW:]])
+        fell = _fell([step["success"] for step in recent], best, least)
+        signs = _signs(_medians(earlier[:WINDOW]), _medians(recent), best, fell)
+        new_signs = {name: words for name, words in signs.items() if name not in self._reported}
+        self._reported |= set(new_signs)
+        note = "; ".join(f"collapse: {words}; {_CAUSES[name]}" for name, words in new_signs.items())
+        self._first_note = self._first_note or note
+        return note
 
     def require_none(self) -> None:
         """Raise `TrainingHalted` after a collapse with `stop`. Called between two steps, so that the run is saved."""
-        if self._told and self._follows == "stop":
-            raise TrainingHalted(f"{self._told} (--collapse warn goes on)")
+        if self._first_note and self._follows == "stop":
+            raise TrainingHalted(f"{self._first_note} (--collapse warn goes on)")
+
+    def _best_success(self, successes: list[float]) -> tuple[float, float]:
+        """Return the mean and the least success of the best window so far; these are the newest steps to consider."""
+        best = max(self._best, (float(np.mean(successes)), min(successes)))
+        if len(successes) == WINDOW:  # The mean of fewer steps may be luck, so it is not remembered.
+            self._best = best
+        return best
 
 
-def _signs(then: Mapping[str, float], now: Mapping[str, float], best: float) -> dict[str, str]:
-    """Return a description of each sign of collapse, by cause."""
-    fell = best > 0.05 and now["success"] <= best / 2
+def _fell(recent: list[float], best: float, least: float) -> bool:
+    """Return whether recent successes are far below the best window, each of them below all of its steps."""
+    mean = float(np.mean(recent))
+    noise = math.sqrt(max(0.0, best * (1 - best)) / (_FEWEST_OUTCOMES * len(recent)))
+    return mean <= best / 2 and best - mean > 4 * noise and max(recent) < least
+
+
+def _signs(then: Mapping[str, float], now: Mapping[str, float], best: float, fell: bool) -> dict[str, str]:
+    """Return a description of each sign of collapse, by cause. `fell` is True if success is far below its best."""
     stuck = now["dead"] >= 0.9 and now["success"] < 0.8
     signs = {
         "entropy": (now["entropy"] < 0.1 * then["entropy"] and (fell or stuck), "entropy"),
@@ -80,6 +100,8 @@ def _signs(then: Mapping[str, float], now: Mapping[str, float], best: float) -> 
         "calls": (now["calls"] < 0.1 * then["calls"] and then["calls"] > 0.1 and fell, "calls"),
         "farming": (now["calls"] > 3 * max(then["calls"], 0.5) and fell, "calls"),
     }
+    if not any(is_there for is_there, _ in signs.values()):
+        signs["lost"] = (stuck and fell and then["dead"] < 0.9, "dead")
     harm = f"success is {now['success']:.2f}, its best was {best:.2f}"
     harm += f", and {now['dead']:.0%} of the groups are dead" if stuck else ""
     return {

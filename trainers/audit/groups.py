@@ -25,9 +25,8 @@ def group_findings(batch: Batch) -> Iterator[AuditFinding]:
         if len({id(scored.episode) for scored in group_members}) < len(group_members):
             mixed.append("an episode more than once")
         if mixed:
-            yield AuditFinding(
-                "groups", f"group {group} of the batch", f"its {len(group_members)} members have {', '.join(mixed)}"
-            )
+            details = f"its {len(group_members)} members have {', '.join(mixed)}"
+            yield AuditFinding("groups", f"group {group} of the batch", details)
 
 
 def member_findings(batch: Batch) -> Iterator[AuditFinding]:
@@ -36,15 +35,12 @@ def member_findings(batch: Batch) -> Iterator[AuditFinding]:
     groups = {batch.played[place].episode.start.group for place in trained_places}
     for place, scored in enumerate(batch.played):
         episode = scored.episode
-        lacks = scored.terms is None or episode.reward is None or episode.ending is Ending.BROKEN
-        if place in trained_places and (lacks or episode.fault or not np.isfinite(scored.reward)):
+        broken = scored.terms is None or episode.reward is None or episode.ending is Ending.BROKEN
+        unfit, is_trained = broken or bool(episode.fault), place in trained_places
+        if is_trained and (unfit or not np.isfinite(scored.reward)):
             fault = scored.fault or episode.fault
             details = f"it is a sample: {episode.ending}, reward {episode.reward}, fault {fault!r}"
-        elif (
-            place not in trained_places
-            and not (lacks or episode.fault or episode.start.greedy)
-            and episode.start.group in groups
-        ):
+        elif not (is_trained or unfit or episode.start.greedy) and episode.start.group in groups:
             details = f"it has the reward {episode.reward}, and is no sample of its group"
         else:
             continue

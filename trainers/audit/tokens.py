@@ -55,9 +55,8 @@ class Flat:
 def mask_findings(flat: Flat) -> Iterator[AuditFinding]:
     """Check that exactly the sampled tokens have a version and a log-prob, which is finite and at most 0."""
     valid_logprob_N = (flat.logprobs_N <= _ROUNDING) & np.isfinite(flat.logprobs_N)
-    right_N = np.where(flat.sampled_N, valid_logprob_N, flat.logprobs_N == 0) & (
-        flat.sampled_N == (flat.versions_N >= 0)
-    )
+    right_N = np.where(flat.sampled_N, valid_logprob_N, flat.logprobs_N == 0)
+    right_N &= flat.sampled_N == (flat.versions_N >= 0)
     for episode, number, row, token in flat.places(~right_N):
         marking = "is marked as sampled" if row.sampled[token] else "is not marked as sampled"
         details = f"{marking}, and has the log-prob {row.logprobs[token]} and the version {row.versions[token]}"
@@ -83,9 +82,8 @@ def turn_findings(flat: Flat, chat: Chat) -> Iterator[AuditFinding]:
     }
     for wrong, wrong_N in wrongs.items():
         for episode, number, _, token in flat.places(wrong_N):
-            yield AuditFinding(
-                "turn ends", place_of(episode, number, token), f"{wrong}; its episode is {episode.ending}"
-            )
+            details = f"{wrong}; its episode is {episode.ending}"
+            yield AuditFinding("turn ends", place_of(episode, number, token), details)
 
 
 def version_findings(flat: Flat, step: int, staleness: int) -> Iterator[AuditFinding]:
@@ -139,9 +137,8 @@ def prompt_findings(episode: Episode, chat: Chat) -> Iterator[AuditFinding]:
         return
     first = int(row.sampled.argmax()) if row.sampled.any() else len(row)
     if row.ids[:first].tolist() != opening:
-        yield AuditFinding(
-            "prompts", place_of(episode), f"its prompt has {first} tokens, and rendered anew {len(opening)}"
-        )
+        details = f"its prompt has {first} tokens, and rendered anew {len(opening)}"
+        yield AuditFinding("prompts", place_of(episode), details)
 
 
 def spans(sampled: NDArray[np.bool_]) -> list[tuple[int, int]]:

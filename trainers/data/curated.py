@@ -7,7 +7,7 @@ tasks were chosen (`trainers.curation`).
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from palaestra.trainers.run.atomic_files import write_text
 from palaestra.trainers.samplers.task_of_group import counts_in
 
 _KIND = "curated tasks"
+_KEYS = ("task", "id", "prompt", "passed", "played")
+"""Keys of a task in the file, in the order of the fields of `Rated`."""
 _COMPARED = 64
 """Most tasks whose prompts are compared with those of the environment: to generate all prompts may take long."""
 
@@ -30,13 +32,14 @@ class Curated:
     env_id: str
     split: str
     tasks: tuple[Rated, ...]
-    made: Mapping[str, Any]
+    origin: Mapping[str, Any]
     """How the tasks were chosen: model, digest of its weights, samples, seed, environment options, date, tokens."""
 
     def write(self, path: Path) -> None:
         """Write the file atomically, with one task per line."""
-        head = {"palaestra": _KIND, "env_id": self.env_id, "split": self.split, **self.made}
-        rows = ",\n".join(json.dumps(asdict(task) | {"bucket": task.bucket}) for task in self.tasks)
+        head = {"palaestra": _KIND, "env_id": self.env_id, "split": self.split, **self.origin}
+        contents = (dict(zip(_KEYS, astuple(task), strict=True)) | {"bucket": task.bucket} for task in self.tasks)
+        rows = ",\n".join(map(json.dumps, contents))
         write_text(path, f'{json.dumps(head, indent=1)[:-2]},\n "tasks": [\n{rows}\n]}}\n')
 
     @classmethod
@@ -50,9 +53,8 @@ class Curated:
             content = None
         if not isinstance(content, dict) or content.pop("palaestra", None) != _KIND:
             raise UsageError(f"{path} holds no curated tasks; expected a file that palaestra curate has written")
-        names = [field.name for field in fields(Rated)]
         try:
-            tasks = tuple(Rated(**{name: row[name] for name in names}) for row in content.pop("tasks"))
+            tasks = tuple(Rated(*(row[key] for key in _KEYS)) for row in content.pop("tasks"))
             curated = cls(content.pop("env_id"), content.pop("split"), tasks, content)
             numbers = [task.task for task in tasks]
             whole = all(type(number) is int and number >= 0 for number in numbers) and len({*numbers}) == len(numbers)
@@ -90,7 +92,7 @@ class Curated:
         if wrong:
             raise UsageError(
                 f"{path} does not fit {self.env_id} as it is opened here: {wrong}; curated with the options "
-                f"{self.made.get('options')}, so open it with these, or curate it anew"
+                f"{self.origin.get('options')}, so open it with these, or curate it anew"
             )
 
 

@@ -34,29 +34,29 @@ class Rated:
     prompt: str
     """Digest of the task's prompt, which identifies it."""
     passed: int
-    played: int
-    """Number of scored episodes."""
+    scored: int
+    """Number of episodes with a reward."""
 
     @property
     def bucket(self) -> str:
         """Return the difficulty. The boundary values belong to hard and to easy."""
-        if self.passed in (0, self.played):
+        if self.passed in (0, self.scored):
             return "always" if self.passed else "never"
-        return "hard" if 4 * self.passed <= self.played else "easy" if 4 * self.passed >= 3 * self.played else "medium"
+        return "hard" if 4 * self.passed <= self.scored else "easy" if 4 * self.passed >= 3 * self.scored else "medium"
 
 
 @dataclass(frozen=True, slots=True)
 class Curation:
     """The kept tasks in order, and the number of tasks of each outcome."""
 
-    kept: tuple[Rated, ...]
-    found: Mapping[str, int]
+    tasks: tuple[Rated, ...]
+    outcomes: Mapping[str, int]
     """Number of tasks by outcome, before they were matched to a target."""
 
     @property
     def histogram(self) -> dict[str, int]:
         """Return the number of kept tasks in each bucket."""
-        return histogram(self.kept)
+        return histogram(self.tasks)
 
 
 def curate(
@@ -75,7 +75,7 @@ def curate(
     if samples < 2:
         raise ConfigError(f"samples is {samples}; with fewer than 2 episodes a task every pass rate is 0 or 1")
     rated = rate(episodes, least_success)
-    whole = [rating for rating in rated if rating.played >= samples]
+    whole = [rating for rating in rated if rating.scored >= samples]
     outcome_counts = Counter(rating.bucket for rating in whole) + Counter(incomplete=len(rated) - len(whole))
     fitting = [rating for rating in whole if rating.bucket in BUCKETS]
     chosen = fitting if target is None or not fitting else matched(fitting, target, seed)
@@ -103,7 +103,7 @@ def matched(rated: Sequence[Rated], target: Mapping[str, float], seed: int = 0) 
     uniformly.
     """
     quota = shares(target)
-    by_bucket = {name: [one for one in rated if one.bucket == name] for name in BUCKETS}
+    by_bucket = {name: [task for task in rated if task.bucket == name] for name in BUCKETS}
     total = min(math.floor(len(by_bucket[name]) / share) for name, share in quota.items() if share)
     if not total:
         empty = next(name for name, share in quota.items() if share and not by_bucket[name])
@@ -119,7 +119,7 @@ def matched(rated: Sequence[Rated], target: Mapping[str, float], seed: int = 0) 
         for number, name in enumerate(BUCKETS)
         for place in np.random.default_rng([seed, number, 5]).choice(len(by_bucket[name]), counts[name], replace=False)
     ]
-    return sorted(chosen, key=lambda one: one.task)
+    return sorted(chosen, key=lambda rating: rating.task)
 
 
 def histogram(rated: Iterable[Rated]) -> dict[str, int]:

@@ -92,45 +92,45 @@ def unfit(episode: Episode) -> str:
     return ""
 
 
-def in_format(found: Demonstrations, format: str | None, tokenizer: Any) -> tuple[Demonstrations, str | None]:
+def in_format(dataset: Demonstrations, format: str | None, tokenizer: Any) -> tuple[Demonstrations, str | None]:
     """Return the episodes with calls in the student's format, and that format; None if they stay unchanged."""
     target = format or template_format(tokenizer)
     if target is None or target == AUTO:
         if target == AUTO:
-            found.notes.append(
+            dataset.notes.append(
                 "the chat template writes calls in a format that is not known here; they stay as they are"
             )
-        return _counted(found), format
+        return _counted(dataset), format
     episodes: list[tuple[str, Episode]] = []
     changed = 0
-    for (place, episode), source in zip(found.episodes, found.dialects, strict=True):
+    for (place, episode), source in zip(dataset.episodes, dataset.dialects, strict=True):
         try:
             new = _translated(episode, source, target)
         except UsageError:
-            found.left_out[f"have a turn that {target} cannot write"] += 1
+            dataset.left_out[f"have a turn that {target} cannot write"] += 1
             continue
         changed += new is not episode
         episodes.append((place, new))
     if not episodes:
         raise UsageError(f"none of the episodes can be written in the call format {target}; choose another --format")
     if changed:
-        found.notes.append(f"the calls of {changed} episodes are written anew as {target}, which the student writes")
-    return _counted(replace(found, episodes=episodes, dialects=[target] * len(episodes))), target
+        dataset.notes.append(f"the calls of {changed} episodes are written anew as {target}, which the student writes")
+    return _counted(replace(dataset, episodes=episodes, dialects=[target] * len(episodes))), target
 
 
-def _counted(found: Demonstrations) -> Demonstrations:
+def _counted(dataset: Demonstrations) -> Demonstrations:
     """Return the demonstrations with notes on the episodes that were left out."""
-    notes = [f"{count} episodes {reason}; they are left out" for reason, count in found.left_out.items()]
-    if found.imperfect:
-        notes.append(f"{found.imperfect} episodes are short of full success, and are imitated too")
-    if found.synthetic:
-        notes.append(f"{found.synthetic} episodes are synthetic: calls were put into written solutions, and made")
-    if found.defects:
-        notes.append(f"{found.defects} lines are no episodes; the rest is imitated")
-    return replace(found, notes=[*found.notes, *notes])
+    notes = [f"{count} episodes {reason}; they are left out" for reason, count in dataset.left_out.items()]
+    if dataset.imperfect:
+        notes.append(f"{dataset.imperfect} episodes are short of full success, and are imitated too")
+    if dataset.synthetic:
+        notes.append(f"{dataset.synthetic} episodes are synthetic: calls were put into written solutions, and made")
+    if dataset.defects:
+        notes.append(f"{dataset.defects} lines are no episodes; the rest is imitated")
+    return replace(dataset, notes=[*dataset.notes, *notes])
 
 
-def _chosen(paths: Sequence[Path], found: Demonstrations) -> list[Path]:
+def _chosen(paths: Sequence[Path], dataset: Demonstrations) -> list[Path]:
     """Return these files and those in these folders, without a file of played episodes whose selection is beside it."""
     files = episode_files(paths)
     superseded = [
@@ -140,7 +140,7 @@ def _chosen(paths: Sequence[Path], found: Demonstrations) -> list[Path]:
         and path.name.endswith(".played.jsonl")
         and path.with_name(f"{path.name.removesuffix('.played.jsonl')}.jsonl") in files
     ]
-    found.notes += [f"{path} is left out: what was chosen of it is beside it" for path in superseded]
+    dataset.notes += [f"{path} is left out: what was chosen of it is beside it" for path in superseded]
     return [path for path in files if path not in superseded]
 
 

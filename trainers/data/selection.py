@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise, takewhile
 
 from palaestra.episode import Status
 from palaestra.errors import ConfigError
@@ -99,15 +100,9 @@ def select(
     stages = [Counter(map(source_of, stage)) for stage in (all_records, scored, good, fresh, selected)]
     by_source = {}
     for source in stages[0]:
-        all_played, scored_count, good_count, distinct_count, selected_count = (stage[source] for stage in stages)
-        by_source[source] = SelectionCounts(
-            all_played,
-            all_played - scored_count,
-            scored_count - good_count,
-            good_count - distinct_count,
-            distinct_count - selected_count,
-            selected_count,
-        )
+        counts = [stage[source] for stage in stages]
+        dropped = (before - after for before, after in pairwise(counts))
+        by_source[source] = SelectionCounts(*[counts[0], *dropped, counts[-1]])
     return Selection(tuple(selected), by_source)
 
 
@@ -162,12 +157,7 @@ def _length(record: Record, in_tokens: bool) -> int:
 def _spoken(record: Record) -> tuple[object, ...]:
     """Return a key made of all messages before the agent's first turn, and of its turns."""
     messages = record.episode.attempt.messages
-    first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    messages_to_compare = [
-        message for place, message in enumerate(messages) if place < first or message["role"] == "assistant"
-    ]
-    return tuple((message["role"], _text(message.get("content"))) for message in messages_to_compare)
-
-
-def _text(content: object) -> str:
-    return content if isinstance(content, str) else repr(content)
+    prompt = takewhile(lambda message: message["role"] != "assistant", messages)
+    turns = (message for message in messages if message["role"] == "assistant")
+    contents = ((message["role"], message.get("content")) for message in (*prompt, *turns))
+    return tuple((role, content if isinstance(content, str) else repr(content)) for role, content in contents)

@@ -118,7 +118,7 @@ def has_stopped_improving(run: Run) -> bool:
     return len(later) >= config.eval.early_stopping_patience
 
 
-def told_best(run: Run) -> dict[str, Any]:
+def evaluations_summary(run: Run) -> dict[str, Any]:
     """Return the summary of the evaluations during the run; empty if there were none."""
     best = run.best
     if best is None:
@@ -154,14 +154,14 @@ def _config(run: Run) -> GRPOConfig:
 
 def _is_measured(run: Run, step: int) -> bool:
     # The first rank decides for all, because it may have written the line before another rank looks.
-    return here().told(lambda: any(line["step"] == step for line in run.measured))
+    return here().broadcast(lambda: any(line["step"] == step for line in run.measured))
 
 
 def _write_down(run: Run, learner: Learner[GRPOConfig], report: Report) -> None:
     """Keep the model if it is the best, then log the line: a logged evaluation needs no further work."""
     line, best, ranks = {"step": learner.step, **report.as_dict()}, run.best, learner.ranks
     scored = sum(report.endings.values()) > report.broken
-    if ranks.told(lambda: scored and (best is None or report.success > best["success"])):
+    if ranks.broadcast(lambda: scored and (best is None or report.success > best["success"])):
         model = whole_model(learner.model, ranks)
         if run.writes:
             with whole_folder(run.folder / "best") as folder:

@@ -85,14 +85,14 @@ class Both:
 
 def pooled(measured: Sequence[Both]) -> Both:
     """Combine evaluations of several agents on the same tasks into one, as if each task was played once per agent."""
-    reports, episodes = [], []
-    for report, report_episodes in (
-        (measured[0].sampled, [e for measurement in measured for e in measurement.sampled_episodes]),
-        (measured[0].greedy, [e for measurement in measured for e in measurement.greedy_episodes]),
-    ):
-        reports.append(summarise(report_episodes, report.tasks, report.samples * len(measured), report.temperature))
-        episodes.append(report_episodes)
-    return Both(reports[0], reports[1], episodes[0], episodes[1])
+    first, count = measured[0], len(measured)
+    sampled = [episode for both in measured for episode in both.sampled_episodes]
+    greedy = [episode for both in measured for episode in both.greedy_episodes]
+    sampled_report, greedy_report = (
+        summarise(episodes, report.tasks, report.samples * count, report.temperature)
+        for report, episodes in ((first.sampled, sampled), (first.greedy, greedy))
+    )
+    return Both(sampled_report, greedy_report, sampled, greedy)
 
 
 def evaluate(
@@ -123,10 +123,9 @@ def evaluate(
     starts = held_out_starts(task_list, samples, seed, ranks)
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
-    with closing(
-        play(agent, arena, seated(starts, table), limits=limits, temperature=temperature)
-    ) as finished_episodes:
-        for episode in finished_episodes:
+    playing = play(agent, arena, seated(starts, table), limits=limits, temperature=temperature)
+    with closing(playing):
+        for episode in playing:
             episodes.append(episode)
             if ended is not None:
                 ended(episode)
@@ -140,12 +139,12 @@ def evaluate(
     return summarise(counted, tasks, samples, temperature), episodes
 
 
-def held_out_starts(asked: Sequence[tuple[str, int]], samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
+def held_out_starts(tasks: Sequence[tuple[str, int]], samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
     """Yield the starts that a rank plays in an evaluation of these (environment, task) pairs."""
-    for place in range(ranks.rank, len(asked), ranks.count):
-        env, task = asked[place]
+    for place in range(ranks.rank, len(tasks), ranks.count):
+        env, task = tasks[place]
         for sample in range(samples):
-            number = SEEDS_BEYOND_TRAINING + (seed * len(asked) + place) * samples + sample
+            number = SEEDS_BEYOND_TRAINING + (seed * len(tasks) + place) * samples + sample
             yield Start(task=task, seed=number, group=place, env=env)
 
 
@@ -207,17 +206,13 @@ def _parts(scored: Sequence[Episode]) -> dict[str, dict[str, float]]:
 
 
 def _by_environment(episodes: Sequence[Episode], samples: int, temperature: float) -> dict[str, dict[str, Any]]:
-    episodes_by_env: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        episodes_by_env.setdefault(episode.start.env, []).append(episode)
-    if len(episodes_by_env) < 2:
-        return {}
-    return {
-        env: summarise(
-            env_episodes, len({episode.start.task for episode in env_episodes}), samples, temperature
-        ).as_dict()
-        for env, env_episodes in episodes_by_env.items()
-    }
+    reports = {}
+    for env in dict.fromkeys(episode.start.env for episode in episodes):
+        env_episodes = [episode for episode in episodes if episode.start.env == env]
+        if len(env_episodes) < len(episodes):
+            tasks = len({episode.start.task for episode in env_episodes})
+            reports[env] = summarise(env_episodes, tasks, samples, temperature).as_dict()
+    return reports
 
 
 def successes_by_task(episodes: Sequence[Episode]) -> dict[tuple[str, int], list[float]]:
@@ -243,14 +238,13 @@ def _answers_by_task(scored: Sequence[Episode]) -> list[list[str | None]]:
 
 
 def _at_k(matrix: statistics.Matrix, answers: statistics.Answers, samples: int) -> dict[str, dict[str, float]]:
-    values_by_name: dict[str, Samples] = {}
+    values: dict[str, Samples] = {}
     for k in powers_of_two(samples):
-        values_by_name[f"pass@{k}"] = statistics.pass_at_k(matrix, k)
-        values_by_name[f"any@{k}"] = statistics.any_of_k(matrix, k)
-        values_by_name[f"maj@{k}"] = statistics.maj_at_k(matrix, answers, k)
-        values_by_name[f"bootstrap best@{k}"] = statistics.best_of_resamples(matrix, k)
-        values_by_name[f"bootstrap maj@{k}"] = statistics.maj_of_resamples(matrix, answers, k)
+        values[f"pass@{k}"] = statistics.pass_at_k(matrix, k)
+        values[f"any@{k}"] = statistics.any_of_k(matrix, k)
+        values[f"maj@{k}"] = statistics.maj_at_k(matrix, answers, k)
+        values[f"bootstrap best@{k}"] = statistics.best_of_resamples(matrix, k)
+        values[f"bootstrap maj@{k}"] = statistics.maj_of_resamples(matrix, answers, k)
+    means = {name: estimate(value) for name, value in values.items()}
     gaps = {f"gap@{k}": estimate(statistics.gap_at_k(matrix, k), difference_interval) for k in powers_of_two(samples)}
-    return {
-        name: asdict(result) for name, result in {**{n: estimate(v) for n, v in values_by_name.items()}, **gaps}.items()
-    }
+    return {name: asdict(mean) for name, mean in {**means, **gaps}.items()}

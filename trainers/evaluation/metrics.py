@@ -80,9 +80,8 @@ def medians_of(facts: Sequence[EpisodeStats]) -> tuple[float, float]:
     with_tokens = [fact for fact in facts if fact.tokens]
     if not with_tokens:
         return 0.0, 0.0
-    return float(np.median([fact.tokens_per_turn for fact in with_tokens])), float(
-        np.median([fact.calls for fact in with_tokens])
-    )
+    tokens_per_turn = np.median([fact.tokens_per_turn for fact in with_tokens])
+    return float(tokens_per_turn), float(np.median([fact.calls for fact in with_tokens]))
 
 
 def mode_metrics(facts: Sequence[EpisodeStats], medians: tuple[float, float]) -> dict[str, float]:
@@ -149,11 +148,8 @@ def batch_metrics(batch: Batch, learning: Set[str] = frozenset()) -> dict[str, f
     ]
     rated_facts = [fact for fact, _ in rated]
     # Episodes that could be trained on, whether or not their group was kept.
-    eligible = [
-        (fact, scored)
-        for fact, scored in rated
-        if not scored.episode.fault and (not learning or scored.episode.start.seat in learning)
-    ]
+    eligible = [pair for pair in rated if not pair[1].episode.fault]
+    eligible = [pair for pair in eligible if not learning or pair[1].episode.start.seat in learning]
     deviations = [batch.rewards[batch.groups == group].std() for group in np.unique(batch.groups)]
     figures = {
         **({"reward": _mean([scored.reward for _, scored in eligible])} if eligible else {}),
@@ -168,9 +164,7 @@ def batch_metrics(batch: Batch, learning: Set[str] = frozenset()) -> dict[str, f
     }
     terms = [scored.terms or {} for _, scored in eligible]
     for name in dict.fromkeys(name for episode_terms in terms for name in episode_terms):
-        figures[f"rewards/{name}/mean"] = _mean(
-            [episode_terms[name] for episode_terms in terms if name in episode_terms]
-        )
+        figures[f"rewards/{name}/mean"] = _mean([values[name] for values in terms if name in values])
     figures |= judged_figures(batch.played)
     figures |= _of_seats([scored.episode for scored in batch.played if scored.terms is not None])
     return {name: float(value) for name, value in {**figures, **batch.figures}.items()}
@@ -224,9 +218,7 @@ def _of_seats(episodes: Sequence[Episode]) -> dict[str, float]:
     figures: dict[str, float] = {}
     for seat in sorted({episode.start.seat for episode in episodes if episode.start.seat is not None}):
         seat_episodes = [episode for episode in episodes if episode.start.seat == seat]
-        figures[f"seats/{seat}/success"] = sum(episode.parts["success"] for episode in seat_episodes) / len(
-            seat_episodes
-        )
-        figures[f"seats/{seat}/reward"] = sum(episode.reward or 0.0 for episode in seat_episodes) / len(seat_episodes)
-        figures[f"seats/{seat}/cut_short"] = sum(bool(episode.fault) for episode in seat_episodes) / len(seat_episodes)
+        figures[f"seats/{seat}/success"] = _mean([episode.parts["success"] for episode in seat_episodes])
+        figures[f"seats/{seat}/reward"] = _mean([episode.reward or 0.0 for episode in seat_episodes])
+        figures[f"seats/{seat}/cut_short"] = _mean([bool(episode.fault) for episode in seat_episodes])
     return figures

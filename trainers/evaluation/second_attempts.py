@@ -76,13 +76,13 @@ def attempts(
         raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
     task_list, limits = held_out(arena, tasks), limits or TokenLimits()
     queue = deque(held_out_starts(task_list, samples, seed))
-    total, judged, fault = len(queue), 0, ""
+    total, answered, fault = len(queue), 0, ""
 
     def starts() -> Iterator[Start | None]:
-        nonlocal judged, fault
-        while queue or judged < total:
+        nonlocal answered, fault
+        while queue or answered < total:
             for scored in scoring.ready():
-                judged += 1
+                answered += 1
                 fault = scored.fault or fault
                 number = scored.episode.start.seed + SEEDS_BEYOND_TRAINING
                 queue.appendleft(second_start(scored, number, limits.max_episode_tokens // _OF_PREFIX))

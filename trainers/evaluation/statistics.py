@@ -224,8 +224,8 @@ def _drawn(samples: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]
 
 
 @lru_cache(64)
-def _subsets(samples: int, k: int, most: int, seed: int) -> NDArray[np.int64]:
-    """Return all subsets of k samples, or `most` random ones if there are more."""
-    if comb(samples, k) <= most:
+def _subsets(samples: int, k: int, limit: int, seed: int) -> NDArray[np.int64]:
+    """Return all subsets of k samples, or `limit` random ones if there are more."""
+    if comb(samples, k) <= limit:
         return np.array(list(combinations(range(samples), k)), dtype=np.int64)
-    return np.random.RandomState(seed).random_sample((most, samples)).argsort(axis=1)[:, :k]
+    return np.random.RandomState(seed).random_sample((limit, samples)).argsort(axis=1)[:, :k]

@@ -32,7 +32,7 @@ from palaestra.trainers.training import train
 
 MOST_RUNS = 1000
 _LOOK_SECONDS = 0.5
-_SAID = 300
+_LONGEST_FAULT = 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +45,14 @@ class Planned:
     folder: Path
 
     @property
-    def begun(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the folder holds a run."""
         return (self.folder / "config.json").exists()
 
     @property
     def finished(self) -> bool:
         """Return whether the run is finished."""
-        return self.begun and Run.read(self.folder).summary.get("steps") == self.config.steps
+        return self.exists and Run.read(self.folder).summary.get("steps") == self.config.steps
 
     @property
     def raised(self) -> Hashable:
@@ -67,7 +67,7 @@ class Planned:
         """Return the last line of the run's log, with its path."""
         log = self.folder / "log.txt"
         log_lines = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
-        return f"{log_lines[-1][:_SAID] if log_lines else 'it said nothing'} ({log})"
+        return f"{log_lines[-1][:_LONGEST_FAULT] if log_lines else 'it said nothing'} ({log})"
 
 
 def planned(arms: Mapping[str, GRPOConfig], seeds: Sequence[int], folder: Path) -> list[Planned]:
@@ -87,7 +87,7 @@ def planned(arms: Mapping[str, GRPOConfig], seeds: Sequence[int], folder: Path) 
         for seed in dict.fromkeys(seeds)
     ]
     for run in runs:
-        if run.begun:
+        if run.exists:
             saved = read_config(run.folder)
             agreed(saved, settled(saved, run.config), run.folder)
     return runs
@@ -144,17 +144,14 @@ def _startable(waiting: Sequence[Planned], working: Sequence[Planned]) -> Planne
 
 
 def _started(run: Planned, runs: Sequence[Planned]) -> BaseProcess:
-    if not run.begun:
+    if not run.exists:
         start = run.folder / "start"
-        raised = (
-            candidate.folder / "start"
-            for candidate in runs
-            if candidate.raised is not None and candidate.raised == run.raised
-        )
-        if not start.is_dir() and (other := next((candidate for candidate in raised if candidate.is_dir()), None)):
+        equal_runs = [other for other in runs if other.raised is not None and other.raised == run.raised]
+        starts = [other.folder / "start" for other in equal_runs if (other.folder / "start").is_dir()]
+        if starts and not start.is_dir():
             run.folder.mkdir(parents=True, exist_ok=True)
             with whole_folder(start) as copy:
-                shutil.copytree(other, copy, dirs_exist_ok=True)
+                shutil.copytree(starts[0], copy, dirs_exist_ok=True)
     Run(run.folder, run.config).close()  # This saves the config, or compares it with an older one.
     # Spawn, because the parent may hold threads and a GPU.
     process = multiprocessing.get_context("spawn").Process(target=_work, args=(str(run.folder), run.config))
@@ -163,7 +160,7 @@ def _started(run: Planned, runs: Sequence[Planned]) -> BaseProcess:
 
 
 def _curve(run: Planned) -> list[float]:
-    return Run.read(run.folder).curve if run.begun else []
+    return Run.read(run.folder).curve if run.exists else []
 
 
 def _end(working: Sequence[BaseProcess]) -> None:

@@ -8,27 +8,34 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from palaestra.errors import PalaestraError, TrainingHalted, UsageError
 
 PART = ".part"
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write. It becomes `path` when the block ends; if the block fails, `path` stays as it was."""
+    unfinished = path.with_name(path.name + PART)
+    try:
+        unfinished.unlink(missing_ok=True)  # In a shared folder this could be a symbolic link to another file.
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        sync_folder(path.parent)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file by a new one with this text, or leave the old one as it was."""
-    unfinished = path.with_name(path.name + PART)
-    with written(path):
-        try:
-            unfinished.unlink(missing_ok=True)
-            with unfinished.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-            sync_folder(path.parent)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+    with written(path), whole_file(path) as file:
+        file.write(text.encode("utf-8"))
 
 
 def append_line(path: Path, line: str) -> None:

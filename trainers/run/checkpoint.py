@@ -78,7 +78,7 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
     """Write a checkpoint of a learner between two steps. Then remove the oldest ones above the limit."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
     ranks, path = learner.ranks, folder / f"step-{learner.step:06}"
-    finite = all(bool(own_part(weight).isfinite().all()) for weight in learner.masters.own.values())
+    finite = all(bool(own_part(weight).isfinite().all()) for weight in learner.masters.trained.values())
     if learner.critic is not None:
         finite = finite and all(bool(tensor.isfinite().all()) for tensor in learner.critic.tensors().values())
     if not all(ranks.gathered(finite)):
@@ -88,7 +88,7 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
         )
     model = whole_model(learner.model, ranks)
     if not ranks.first:
-        save_parts(_training_state(learner), ranks.told(Path) / _PARTS, ranks)
+        save_parts(_training_state(learner), ranks.broadcast(Path) / _PARTS, ranks)
         ranks.meet()
         return path
     with whole_folder(path) as unfinished:
@@ -97,7 +97,7 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
         else:
             export(model, learner.tokenizer, unfinished / "model")
         if ranks.count > 1:
-            save_parts(_training_state(learner), ranks.told(lambda: unfinished) / _PARTS, ranks)
+            save_parts(_training_state(learner), ranks.broadcast(lambda: unfinished) / _PARTS, ranks)
         else:
             save_file(_training_state(learner), unfinished / _TENSORS)
         config_file = next(unfinished.glob("*/*config.json"))
@@ -118,7 +118,7 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
         }
         text = json.dumps({"digest": _digest(content), **content}, indent=2)
         (unfinished / _ABOUT).write_text(text + "\n", encoding="utf-8")
-    for older in _found(folder)[learner.config.save.keep_checkpoints :]:
+    for older in _checkpoint_folders(folder)[learner.config.save.keep_checkpoints :]:
         remove_folder(older)
     ranks.meet()
     return path
@@ -126,13 +126,13 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
 
 def last_step(folder: Path) -> int | None:
     """Return the step of the newest checkpoint by name; None if there is none."""
-    return next((_step(path) for path in _found(folder)), None)
+    return next((_step(path) for path in _checkpoint_folders(folder)), None)
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
     """Return the newest intact checkpoint (None if there is none), and the fault of each newer one."""
     faults: dict[Path, str] = {}
-    for path in _found(folder):
+    for path in _checkpoint_folders(folder):
         try:
             return _checked(path), faults
         except ValueError as error:
@@ -142,32 +142,34 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
     return None, faults
 
 
-def open_saved(found: Checkpoint, open_named: Callable[[str], LocalModel], base: str) -> LocalModel:
+def open_saved(checkpoint: Checkpoint, open_named: Callable[[str], LocalModel], base: str) -> LocalModel:
     """Open the model of a checkpoint. If only an adapter was saved, open the base and load the adapter into it."""
-    if not found.adapter.is_dir():
-        return open_named(str(found.model))
+    if not checkpoint.adapter.is_dir():
+        return open_named(str(checkpoint.model))
     local = open_named(base)
-    read_adapter(local.model, found.adapter)
+    read_adapter(local.model, checkpoint.adapter)
     return local
 
 
-def restore(found: Checkpoint, local: LocalModel, config: RunConfigT, reference: Any = None) -> Learner[RunConfigT]:
+def restore(
+    checkpoint: Checkpoint, local: LocalModel, config: RunConfigT, reference: Any = None
+) -> Learner[RunConfigT]:
     """Return the learner as it was saved, around its model (`open_saved`)."""
-    saved_scale, scale = found.config.get("scale", {}), plain(config.scale)
+    saved_scale, scale = checkpoint.config.get("scale", {}), plain(config.scale)
     if changed_names := [name for name in _KEPT if saved_scale.get(name, scale[name]) != scale[name]]:
         differences = ", ".join(f"{name} was {saved_scale[name]!r} and is {scale[name]!r}" for name in changed_names)
-        raise UsageError(f"cannot resume from {found.path}: {differences}. Use the settings of the checkpoint")
+        raise UsageError(f"cannot resume from {checkpoint.path}: {differences}. Use the settings of the checkpoint")
     actual = fingerprint(local.model)
-    if actual != found.fingerprint:
+    if actual != checkpoint.fingerprint:
         precision = str(next(local.model.parameters()).dtype).removeprefix("torch.")
         raise UsageError(
-            f"{found.path} was made of a model with other parameters: fingerprint {found.fingerprint}, precision "
-            f"{saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was written with "
-            f"{_libraries(found.versions)}, these are {_libraries(versions())}"
+            f"{checkpoint.path} was made of a model with other parameters: fingerprint {checkpoint.fingerprint}, "
+            f"precision {saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was "
+            f"written with {_libraries(checkpoint.versions)}, these are {_libraries(versions())}"
         )
     model = to_learn(local)
-    learner = Learner(local.agent, model, config, found.step, reference, state=found.state, ranks=here())
-    tensors = _read(found, learner)
+    learner = Learner(local.agent, model, config, checkpoint.step, reference, state=checkpoint.state, ranks=here())
+    tensors = _read(checkpoint, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))
     on_gpu = tensors.pop("random/cuda", None)
     device = next(local.model.parameters()).device
@@ -228,13 +230,13 @@ def _masters(learner: Learner[RunConfigT]) -> dict[str, torch.nn.Parameter]:
     return masters.stepped if rounded else masters.copies
 
 
-def _read(found: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
+def _read(checkpoint: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
     """Read copies of the tensors of a checkpoint; with several ranks, those of this rank's part."""
-    parts, whole = found.path / _PARTS, found.path / _TENSORS
+    parts, whole = checkpoint.path / _PARTS, checkpoint.path / _TENSORS
     if learner.ranks.count == 1 and not parts.is_dir():
         # Copy: loaded tensors are memory-mapped, and the file is removed some steps later.
         return {name: tensor.clone() for name, tensor in load_file(whole).items()}
-    return load_parts(parts if parts.is_dir() else found.path, learner.masters.stepped, learner.ranks)
+    return load_parts(parts if parts.is_dir() else checkpoint.path, learner.masters.stepped, learner.ranks)
 
 
 def _checked(path: Path) -> Checkpoint:
@@ -259,17 +261,11 @@ def _checked(path: Path) -> Checkpoint:
             raise ValueError(f"{name} was changed after it was written")
     if f"step-{content['step']:06}" != path.name:
         raise ValueError(f"it holds step {content['step']}: the folder was renamed")
-    return Checkpoint(
-        path,
-        content["step"],
-        content["config"],
-        content["state"],
-        content["fingerprint"],
-        content["versions"],
-    )
+    names = ("step", "config", "state", "fingerprint", "versions")
+    return Checkpoint(path, **{name: content[name] for name in names})
 
 
-def _found(folder: Path) -> list[Path]:
+def _checkpoint_folders(folder: Path) -> list[Path]:
     """Return the folders that are named as checkpoints, newest first."""
     folders = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(folders, key=_step, reverse=True)
@@ -284,5 +280,5 @@ def _digest(content: Any) -> str:
     return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def _libraries(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {found.get(name, '?')}" for name in ("torch", "transformers"))
+def _libraries(version_by_name: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version_by_name.get(name, '?')}" for name in ("torch", "transformers"))

@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from palaestra.episode import Episode
@@ -35,6 +34,7 @@ from palaestra.mixture import environment_of
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.config.grpo_config import EvalConfig, GRPOConfig
 from palaestra.trainers.run.atomic_files import append_line, require_no_links, sweep, write_text, written
+from palaestra.trainers.run.json_files import read_object, read_steps
 from palaestra.trainers.run.progress import Progress
 from palaestra.trainers.run.run_lock import claimed
 from palaestra.trainers.run.saved_config import RunConfig, agreed, read_config, settled, trusted, written_config
@@ -53,40 +53,37 @@ class Run:
         The config may differ from the saved one in settings that do not affect weights. With several ranks only the
         first one writes.
         """
-        there = _holds_run(Path(folder))
-        self._open(Path(folder), config, begin=not there, writes=rank == 0)
+        self._open(Path(folder), config, begin=not _holds_run(Path(folder)), writes=rank == 0)
 
     @classmethod
-    def begun(cls, folder: Path, config: RunConfig) -> "Run":
+    def create(cls, folder: Path, config: RunConfig) -> "Run":
         """Begin a run in a folder that does not hold one."""
-        run = cls.__new__(cls)
-        run._open(folder, config, begin=True, writes=True)
-        return run
+        return cls._opened(folder, config, begin=True, writes=True)
 
     @classmethod
     def reopened(cls, folder: Path, config: RunConfig | None = None) -> "Run":
         """Resume the run in a folder. Without `config` its own is used, if that names no services."""
-        run = cls.__new__(cls)
         if config is None:
             config = trusted(folder, saved := read_config(folder), saved)
-        run._open(folder, config, begin=False, writes=True)
-        return run
+        return cls._opened(folder, config, begin=False, writes=True)
 
     @classmethod
     def read(cls, folder: Path | str) -> "Run":
         """Open a run for reading only, even while another process writes it."""
-        run = cls.__new__(cls)
-        run._open(Path(folder), read_config(Path(folder)), begin=False, writes=False)
-        return run
+        return cls._opened(Path(folder), read_config(Path(folder)), begin=False, writes=False)
 
     @classmethod
     def unwritten(cls, config: RunConfig) -> "Run":
         """Make a run without a folder: nothing is written, so nothing is measured on held-out tasks either."""
-        run = cls.__new__(cls)
         if isinstance(config, GRPOConfig):
             config = replace(config, eval_tasks=0, eval=EvalConfig())
         # Nothing is below this path, so every file of the run is missing.
-        run._open(Path(os.devnull), config, begin=True, writes=False)
+        return cls._opened(Path(os.devnull), config, begin=True, writes=False)
+
+    @classmethod
+    def _opened(cls, folder: Path, config: RunConfig, *, begin: bool, writes: bool) -> "Run":
+        run = cls.__new__(cls)
+        run._open(folder, config, begin=begin, writes=writes)
         return run
 
     @property
@@ -107,7 +104,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """Return the summary at the end; empty before the run is finished."""
-        return _read(self.folder / "summary.json") or {}
+        return read_object(self.folder / "summary.json") or {}
 
     @property
     def finished(self) -> bool:
@@ -117,22 +114,22 @@ class Run:
     @property
     def before(self) -> dict[str, Any] | None:
         """Return the metrics before the first step; None if they were not measured."""
-        return _read(self.folder / "before.json")
+        return read_object(self.folder / "before.json")
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of each logged step. An incomplete last line of a killed process is skipped."""
-        return _lines(self.folder / _METRICS)
+        return read_steps(self.folder / _METRICS)
 
     @property
     def measured(self) -> list[dict[str, Any]]:
         """Return the evaluations on held-out tasks during the run, each with its `step`."""
-        return _lines(self.folder / _MEASURED)
+        return read_steps(self.folder / _MEASURED)
 
     @property
     def best(self) -> dict[str, Any] | None:
         """Return the evaluation of the model in `best`; None before the first evaluation."""
-        return _read(self.folder / "best" / "measured.json")
+        return read_object(self.folder / "best" / "measured.json")
 
     @property
     def curve(self) -> list[float]:
@@ -149,9 +146,9 @@ class Run:
         """Log a step: one line of metrics, with null for values that are not finite, and the episodes to keep."""
         if isinstance(self.config, GRPOConfig):
             groups = sorted({episode.start.group for episode, _ in progress.played})[: self.config.save.recorded_groups]
-            # Keep whole games: each seat has groups of its own, but a game is read with all its seats.
-            games = {_game(episode) for episode, _ in progress.played if episode.start.group in groups}
-            recorded = [pair for pair in progress.played if _game(pair[0]) in games or pair[0].reward is None]
+            # Keep whole games, whose seats share this key: each seat has groups of its own.
+            games = {episode.start.key[:3] for episode, _ in progress.played if episode.start.group in groups}
+            recorded = [pair for pair in progress.played if pair[0].start.key[:3] in games or pair[0].reward is None]
             self.keep(f"step-{progress.step:06}", recorded, "train")
         figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
         if self.writes:
@@ -169,9 +166,9 @@ class Run:
             write_text(self.folder / "before.json", json.dumps(figures, indent=2) + "\n")
             self._write_seconds()
 
-    def keep(self, name: str, played: Iterable[tuple[Episode, tuple[Lesson, ...]]], split: str) -> None:
+    def keep(self, name: str, episodes: Iterable[tuple[Episode, tuple[Lesson, ...]]], split: str) -> None:
         """Write episodes to a file of their own, sorted by group and seed. Do nothing if the config keeps none."""
-        config, pairs = self.config, sorted(played, key=lambda pair: (pair[0].start.group, pair[0].start.seed))
+        config, pairs = self.config, sorted(episodes, key=lambda pair: (pair[0].start.group, pair[0].start.seed))
         if not (pairs and self.writes and isinstance(config, GRPOConfig) and config.save.recorded_groups):
             return
         path = self.folder / "episodes" / f"{name}.jsonl"
@@ -190,13 +187,12 @@ class Run:
         """Delete what was logged after a step, because that part of the run is repeated."""
         if not self.writes:
             return
-        lines = [line for line in self.metrics if line["step"] <= step]
-        missing_steps = sorted(set(range(1, step + 1)) - {line["step"] for line in lines})
-        if missing_steps:
+        if missing_steps := set(range(1, step + 1)) - {line["step"] for line in self.metrics}:
             self.notes.append(f"metrics.jsonl lacks {len(missing_steps)} of the first {step} steps; was it edited?")
-        _rewrite(self.folder / _METRICS, lines)
-        if measured := self.measured:
-            _rewrite(self.folder / _MEASURED, [line for line in measured if line["step"] <= step])
+        for path in (self.folder / _METRICS, self.folder / _MEASURED):
+            if path.exists():
+                lines = [json.dumps(line) + "\n" for line in read_steps(path) if line["step"] <= step]
+                write_text(path, "".join(lines))
         for path in (self.folder / "episodes").glob("step-*.jsonl"):
             number = path.stem.removeprefix("step-")
             if number.isdigit() and int(number) > step:
@@ -238,9 +234,7 @@ class Run:
     def __enter__(self) -> "Run":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def _open(self, folder: Path, config: RunConfig, *, begin: bool, writes: bool) -> None:
@@ -248,7 +242,7 @@ class Run:
         self.notes: list[str] = []
         """Notes for the user on a resumed run."""
         self._began = time.perf_counter(), cpu_seconds()
-        self._spent = _read(folder / _SECONDS) or {}
+        self._spent = read_object(folder / _SECONDS) or {}
         if writes:
             require_no_links(folder, ("episodes", "checkpoints"))
         self._lock = claimed(folder) if writes else None
@@ -298,40 +292,9 @@ def _holds_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in _CONTENT)
 
 
-def _game(episode: Episode) -> tuple[str, int, int]:
-    """Return the key that the seats of one game share, and no other episode of a step has."""
-    return episode.start.key[:3]
-
-
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
     """Return `runs/NAME`, or the first free one of `runs/NAME-2`, `-3`, ..."""
     folder, number = root / name, 2
     while folder.exists():
         folder, number = root / f"{name}-{number}", number + 1
     return folder
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a file that have a step."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
-            lines.append(line)
-    return lines
-
-
-def _rewrite(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file is missing or incomplete."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None

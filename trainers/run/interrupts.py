@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from palaestra.trainers.scale.ranks import here
@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Within its `with` block the signals raise Interrupted, but where they are `held` the first one is only stored.
+    """Within its `with` block the signals raise Interrupted, but where they are on `hold` the first one is only stored.
 
     An ignored signal stays ignored (`nohup`, a background job). Outside the main thread, which alone can handle
     signals, nothing changes. The ranks of one job receive a signal at different times, so they hold it until all have
@@ -35,14 +35,14 @@ class Interrupts:
 
     def __init__(self, notice: str = "") -> None:
         """Create the handler. `notice` is written to standard error when a signal is held."""
-        self.asked: int | None = None
+        self.pending: int | None = None
         """Number of the first signal received; None if there was none."""
         self._notice = notice
         self._holding: Callable[[], bool] = lambda: False
         self._before: dict[int, Any] = {}
 
     @contextmanager
-    def held(self, while_true: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    def hold(self, while_true: Callable[[], bool] = lambda: True) -> Iterator[None]:
         """Hold the first signal for the length of a block, while `while_true()` returns True."""
         outer, self._holding = self._holding, while_true
         try:
@@ -52,7 +52,7 @@ class Interrupts:
 
     def agreed(self) -> int | None:
         """Return the first signal that any rank received; None if there was none. All ranks must call it."""
-        return next((number for number in here().gathered(self.asked) if number is not None), None)
+        return next((number for number in here().gathered(self.pending) if number is not None), None)
 
     def check(self) -> None:
         """Raise Interrupted if a signal was held."""
@@ -65,14 +65,12 @@ class Interrupts:
             self._before = {number: signal.signal(number, self._came) for number in handled}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _came(self, number: int, _: FrameType | None) -> None:
-        first, self.asked = self.asked is None, number if self.asked is None else self.asked
+        first, self.pending = self.pending is None, number if self.pending is None else self.pending
         if not (first and (self._holding() or here().count > 1)):
             raise Interrupted(number)
         if self._notice:

@@ -6,9 +6,10 @@ advantages per token), and the reward of the environment, for which the caller m
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +81,8 @@ def audit_run(folder: Path, say: Callable[[str], object], rescored: Rescored | N
         raise UsageError(f"{folder / 'episodes'} holds no step-*.jsonl; a run with --save.recorded-groups keeps them")
     audit = _Audit(run.config, _chat(folder, run.config, ledger), ledger)
     reading = RecordReader(files, say)
-    steps: dict[int, list[Record]] = defaultdict(list)
-    for _, record in reading:
-        step = int(reading.path.stem.removeprefix("step-"))
-        if steps and step not in steps:
-            audit.step(*steps.popitem(), rescored)
-        steps[step].append(record)
-    for step, records in steps.items():
-        audit.step(step, records, rescored)
+    for step, lines in groupby(reading, lambda _: int(reading.path.stem.removeprefix("step-"))):
+        audit.step(step, [record for _, record in lines], rescored)
     if rescored is None:
         ledger.skipped["rewards"] = "was not asked for"
     ledger.defects = reading.defects
@@ -111,7 +106,7 @@ class _Audit:
 
     def step(self, step: int, records: Sequence[Record], rescored: Rescored | None) -> None:
         """Check all recorded episodes of a step."""
-        batch, advantages, ledger = self._batch(step, records), self._advantages(records), self.ledger
+        batch, ledger = self._batch(step, records), self.ledger
         episodes = [batch.played[place].episode for place in sorted({sample.place for sample in batch.samples})]
         flat, play = Flat.of(episodes), self.config.play
         rows = len(flat.rows)
@@ -130,7 +125,7 @@ class _Audit:
             ledger.skipped["terms"] = "a curriculum's weights are not recorded"
         else:
             ledger.add("terms", len(records), [finding for record in records for finding in self._terms(record)])
-        self._compare(groups, batch, advantages)
+        self._compare(groups, batch, np.array([lesson.advantage for record in records for lesson in record.lessons]))
         self._starts(step, records)
         self._gap(step, records)
         if rescored is not None:
@@ -152,15 +147,14 @@ class _Audit:
             return recipe.shaping(record.episode) if _rewarded(record) and recipe.judge is None else None
 
         scored_episodes = tuple(Scored(record.episode, terms(record), fault=record.episode.fault) for record in records)
-        keys = [(record.episode.start.group, j) for record in records for j, _ in enumerate(record.lessons)]
-        numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
-        places = [place for place, record in enumerate(records) for _ in record.lessons]
-        samples = tuple(Sample(place, numbers[key]) for place, key in zip(places, keys, strict=True))
+        copies = [
+            (place, (record.episode.start.group, number))
+            for place, record in enumerate(records)
+            for number, _ in enumerate(record.lessons)
+        ]
+        group_numbers = {key: number for number, key in enumerate(sorted({key for _, key in copies}))}
+        samples = tuple(Sample(place, group_numbers[key]) for place, key in copies)
         return Batch(step - 1, scored_episodes, samples)
-
-    @staticmethod
-    def _advantages(records: Sequence[Record]) -> NDArray[np.float64]:
-        return np.array([lesson.advantage for record in records for lesson in record.lessons], np.float64)
 
     def _compare(self, groups: int, batch: Batch, advantages: NDArray[np.float64]) -> None:
         recipe, why = self.config.recipe, ""
@@ -193,9 +187,8 @@ class _Audit:
             if seed in self.seeds or self.groups.setdefault(group, step) != step:
                 before = self.seeds.get(seed, self.groups.get(group, step))
                 where = f"group {group}, seed {start.seed}, task {start.task} of step {step}"
-                findings.append(
-                    AuditFinding("starts", where, f"its seed or its group was played in step {before} before")
-                )
+                details = f"its seed or its group was played in step {before} before"
+                findings.append(AuditFinding("starts", where, details))
             self.seeds[seed] = step
         played_tasks = {(start.group, start.env, start.task) for start in starts}
         self.tasks.update((env, task) for _, env, task in played_tasks)
@@ -214,25 +207,18 @@ class _Audit:
             self.gaps.append(gap_S)
             mean, bound = float(gap_S.mean()), self.config.play.max_logprob_gap or _FARTHEST
             details = f"they differ by {mean:.3g} on average, at most {bound} expected"
-            self.ledger.add(
-                "log-prob gap", 1, [] if mean <= bound else [AuditFinding("log-prob gap", f"step {step}", details)]
-            )
+            finding = AuditFinding("log-prob gap", f"step {step}", details)
+            self.ledger.add("log-prob gap", 1, [] if mean <= bound else [finding])
 
     def _rescore(self, records: Sequence[Record], rescored: Rescored) -> None:
-        for record in records:
-            if not _rewarded(record):
-                continue
+        for record in filter(_rewarded, records):
             reward = rescored(record)
             if reward is None:
                 self.ledger.skipped["rewards"] = f"of some episodes of {record.env_id} it cannot be computed anew"
                 continue
             details = f"its reward is {record.episode.reward}, computed anew {reward}"
-            wrong = (
-                []
-                if _equal(record.episode.reward, reward)
-                else [AuditFinding("rewards", place_of(record.episode), details)]
-            )
-            self.ledger.add("rewards", 1, wrong)
+            finding = AuditFinding("rewards", place_of(record.episode), details)
+            self.ledger.add("rewards", 1, [] if _equal(record.episode.reward, reward) else [finding])
 
     def metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Check that each step has one line of metrics, which agrees with its episodes if all were recorded."""
@@ -242,13 +228,13 @@ class _Audit:
             findings.append(AuditFinding("metrics", "metrics.jsonl", f"its steps are not 1 to {len(steps)}, each once"))
         whole = isinstance(config.recipe.sampler, Uniform) and config.save.recorded_groups >= config.play.num_prompts
         for line in lines if whole and not config.env.train_seats else ():
-            claim = line.get("reward"), line.get("num_tokens")
-            truth = self.rewards.get(line["step"])
-            if truth is not None and not (_equal(claim[0], truth[0]) and claim[1] == truth[1]):
-                differs = (
-                    f"it says reward {claim[0]}, {claim[1]} tokens; its episodes say {truth[0]:.6g}, {truth[1]} tokens"
-                )
-                findings.append(AuditFinding("metrics", f"step {line['step']}", differs))
+            if line["step"] not in self.rewards:
+                continue
+            reward, tokens = self.rewards[line["step"]]
+            if not (_equal(line.get("reward"), reward) and line.get("num_tokens") == tokens):
+                logged = f"it says reward {line.get('reward')}, {line.get('num_tokens')} tokens"
+                details = f"{logged}; its episodes say {reward:.6g}, {tokens} tokens"
+                findings.append(AuditFinding("metrics", f"step {line['step']}", details))
         self.ledger.add("metrics", len(lines), findings)
         gap_S = np.concatenate([np.zeros(1, np.float32), *self.gaps])
         self.ledger.figures |= {
@@ -263,8 +249,8 @@ def _rewarded(record: Record) -> bool:
     return record.episode.reward is not None
 
 
-def _equal(one: float | None, other: float | None) -> bool:
-    return one is not None and other is not None and math.isclose(one, other, rel_tol=_CLOSE, abs_tol=_CLOSE)
+def _equal(first: float | None, other: float | None) -> bool:
+    return first is not None and other is not None and math.isclose(first, other, rel_tol=_CLOSE, abs_tol=_CLOSE)
 
 
 def _chat(folder: Path, config: GRPOConfig, ledger: Ledger) -> Chat | None:

@@ -49,7 +49,7 @@ class RunSession(Generic[RunConfigT]):
         if self._interrupts.agreed() is not None:
             self.save()
         self._interrupts.check()
-        with self._interrupts.held(self._weights_changed):
+        with self._interrupts.hold(self._weights_changed):
             yield
 
     def log(self, progress: Progress) -> None:
@@ -72,7 +72,7 @@ class RunSession(Generic[RunConfigT]):
             save(self._learner, self._run.checkpoints)
 
     def __enter__(self) -> "RunSession[RunConfigT]":
-        self._held = self._interrupts.held()
+        self._held = self._interrupts.hold()
         self._held.__enter__()
         return self
 

@@ -44,7 +44,9 @@ def fit(config: GRPOConfig, folder: Path, ranks: int = 1) -> tuple[GRPOConfig, s
     If the config of the model cannot be read, the run config is returned unchanged: loading the model reports why.
     """
     try:
-        model_config = AutoConfig.from_pretrained(_base(config.model), trust_remote_code=False)
+        # The config of an adapter is that of its base model.
+        name = base_name(Path(config.model)) if is_adapter(Path(config.model)) else config.model
+        model_config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError):
         return config, ""
     room = replace(room_of(find_device(config.device)), ranks=ranks)
@@ -106,11 +108,6 @@ def _with_precision(config: GRPOConfig, room: Room) -> GRPOConfig:
     return changed(config, {"precision": "bfloat16" if room.on_gpu and config.model != "tiny" else "float32"})
 
 
-def _base(name: str) -> str:
-    """Return the folder or hub name that holds the config of the model: for an adapter, that of its base model."""
-    return base_name(Path(name)) if is_adapter(Path(name)) else name
-
-
 def _choices(config: GRPOConfig, room: Room) -> Iterator[GRPOConfig]:
     """Yield the configs to try, from the requested one to the one that needs the least memory."""
     scale, longest = config.scale, config.longest_row
@@ -141,26 +138,28 @@ def _with_cache(config: GRPOConfig, shape: Outline, room: Room) -> GRPOConfig | 
     needed = _estimate(shape, changed(config, {"cache_tokens": least}), room)
     if not fits(needed, room):
         return None
-    left = room.device - sum(part.size for part in (*needed.held, *needed.playing))
+    left = room.device - sum(part.size for part in (*needed.persistent, *needed.playing))
     tokens = least + left // shape.cache_token()
     return changed(config, {"cache_tokens": tokens // _GRAIN * _GRAIN if least < tokens < full else min(tokens, full)})
 
 
-def _notes(asked: GRPOConfig, found: GRPOConfig) -> tuple[str, ...]:
+def _notes(before: GRPOConfig, after: GRPOConfig) -> tuple[str, ...]:
     """Return one phrase for each setting that was chosen."""
-    notes = []
-    if found.optimizer.micro_batch_tokens != asked.optimizer.micro_batch_tokens:
-        notes.append(f"micro-batches of {found.optimizer.micro_batch_tokens:,} tokens")
-    if found.scale.gradient_checkpointing and not asked.scale.gradient_checkpointing:
-        notes.append("activation checkpointing")
-    if found.scale.optimizer_bits == 8 and asked.scale.optimizer_bits != 8:
-        notes.append("moments in 8 bits")
-    if found.scale.optimizer_offload and not asked.scale.optimizer_offload:
-        notes.append("the optimizer's state in main memory")
-    if asked.play.cache_tokens is None and found.play.cache_tokens is not None:
-        rows = found.play.cache_tokens // found.longest_row
-        notes.append(f"a cache of {found.play.cache_tokens:,} tokens ({rows} rows of full length)")
-    return tuple(notes)
+    old, new, tokens, cache = (
+        before.scale,
+        after.scale,
+        after.optimizer.micro_batch_tokens,
+        after.play.cache_tokens or 0,
+    )
+    is_chosen = {
+        f"micro-batches of {tokens:,} tokens": tokens != before.optimizer.micro_batch_tokens,
+        "activation checkpointing": new.gradient_checkpointing and not old.gradient_checkpointing,
+        "moments in 8 bits": new.optimizer_bits == 8 != old.optimizer_bits,
+        "the optimizer's state in main memory": new.optimizer_offload and not old.optimizer_offload,
+        f"a cache of {cache:,} tokens ({cache // after.longest_row} rows of full length)": cache
+        and before.play.cache_tokens is None,
+    }
+    return tuple(phrase for phrase, chosen in is_chosen.items() if chosen)
 
 
 def refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool = False) -> str:
@@ -170,7 +169,7 @@ def refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool 
         *_, least = _choices(config, room)
         least = changed(least, {"cache_tokens": min(_FEWEST_ROWS, least.play.slots) * least.longest_row})
     needed = _estimate(shape, least, room)
-    parts = {part.name: part.size for part in (*needed.held, *needed.learning, *needed.playing, *needed.stepping)}
+    parts = {part.name: part.size for part in (*needed.persistent, *needed.learning, *needed.playing, *needed.stepping)}
     largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
     part_sizes = ", ".join(f"{name} {amount(size)}" for name, size in largest)
     has = f"{room.name} has {amount(room.device)} free"

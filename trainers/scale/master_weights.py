@@ -19,25 +19,25 @@ class Masters:
     """The trained parameters of a model, by name, and the master weights that the optimizer updates."""
 
     def __init__(self, model: Any) -> None:
-        self.own: dict[str, Parameter] = {
+        self.trained: dict[str, Parameter] = {
             name: weight for name, weight in model.named_parameters() if weight.requires_grad
         }
         """Trained parameters of the model."""
         self.stepped: dict[str, Parameter] = {
             name: weight if weight.dtype == torch.float32 else Parameter(weight.detach().float())
-            for name, weight in self.own.items()
+            for name, weight in self.trained.items()
         }
         """Master weights of the optimizer, in the same order."""
         self._sums: dict[str, Tensor] = {}
         for name in self.copies:
-            self.own[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            self.trained[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 _adding(weakref.ref(self), name)
             )
 
     @property
     def copies(self) -> dict[str, Parameter]:
         """Return the float32 master weights that are not parameters of the model."""
-        return {name: master for name, master in self.stepped.items() if master is not self.own[name]}
+        return {name: master for name, master in self.stepped.items() if master is not self.trained[name]}
 
     def take_gradients(self) -> None:
         """Move the gradient sums to the masters, which must be on the model's device."""
@@ -49,7 +49,7 @@ class Masters:
     def round_back(self) -> None:
         """Copy the masters into the model's weights, rounded to its dtype."""
         for name, master in self.copies.items():
-            self.own[name].copy_(master)
+            self.trained[name].copy_(master)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

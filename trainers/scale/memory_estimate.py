@@ -95,7 +95,7 @@ class Part:
 class MemoryEstimate:
     """Memory that a run holds throughout, needs in addition in each phase, and needs on the host."""
 
-    held: tuple[Part, ...]
+    persistent: tuple[Part, ...]
     playing: tuple[Part, ...]
     learning: tuple[Part, ...]
     stepping: tuple[Part, ...]
@@ -106,7 +106,7 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """Return the peak of device memory. Playing and learning never overlap."""
-        return _sum(self.held) + max(_sum(self.playing), _sum(self.learning), _sum(self.stepping))
+        return _sum(self.persistent) + max(_sum(self.playing), _sum(self.learning), _sum(self.stepping))
 
 
 def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
@@ -154,9 +154,9 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
     rows = -(-config.play.num_prompts // mini_batches) * config.play.num_generations
     # A row longer than a micro-batch is a micro-batch of its own.
     tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
-    held_parts = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
+    persistent = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
     if config.recipe.kl.beta > 0 and not shape.adapted:
-        held_parts.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
+        persistent.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
     trained, bits = shape.trained // ranks, scale.optimizer_bits or 32
     state = [Part("AdamW state", round(trained * MOMENTS[bits]), f"moments in {bits} bits")]
     if ranks > 1:
@@ -166,16 +166,16 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
     gradients = Part("gradients", trained * FLOAT, "sums in float32, one figure a trained weight")
     batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
     host = [batch] if on_gpu else []
-    held_parts += [] if on_gpu else [batch]
-    (host if scale.optimizer_offload else held_parts).extend(state)
+    persistent += [] if on_gpu else [batch]
+    (host if scale.optimizer_offload else persistent).extend(state)
     if config.engine.kind == "process":
-        held_parts.append(Part("engine's weights", shape.weight_bytes, "a copy, in a process of its own"))
+        persistent.append(Part("engine's weights", shape.weight_bytes, "a copy, in a process of its own"))
     if on_gpu:
-        held_parts.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
+        persistent.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
     checkpointed, trains_head = bool(scale.gradient_checkpointing), not shape.adapted
     passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
     return MemoryEstimate(
-        tuple(held_parts),
+        tuple(persistent),
         _playing(shape, config) if config.engine.kind != "vllm" else (),
         (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
         (gradients, *(state if scale.optimizer_offload else ())),
@@ -237,27 +237,19 @@ def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
     weight_storages = {
         tensor.untyped_storage()._cdata for tensor in (*shape.model.parameters(), *shape.model.buffers())
     }
-    saved_tensors: dict[int, tuple[Tensor, int]] = {}
-    inside = [0]
+    saved_tensors: dict[int, tuple[Tensor, bool]] = {}
+    inside: list[bool] = []
+    """Holds an item while a layer is computed."""
     layers = [module for module in shape.model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def keep(tensor: Tensor) -> Tensor:
         # Keep the tensor alive, so that no other storage gets the same address.
         if (name := tensor.untyped_storage()._cdata) not in weight_storages:
-            saved_tensors.setdefault(name, (tensor, inside[0]))
+            saved_tensors.setdefault(name, (tensor, bool(inside)))
         return tensor
 
-    def enter(*_: Any) -> None:
-        inside[0] = 1
-
-    def leave(*_: Any) -> None:
-        inside[0] = 0
-
-    hooks = [
-        hook
-        for layer in layers
-        for hook in (layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave))
-    ]
+    hooks = [layer.register_forward_pre_hook(lambda *_: inside.append(True)) for layer in layers]
+    hooks += [layer.register_forward_hook(lambda *_: inside.clear()) for layer in layers]
     ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -267,11 +259,9 @@ def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
     finally:
         for hook in hooks:
             hook.remove()
-    sums = [
-        sum(t.untyped_storage().nbytes() for t, location in saved_tensors.values() if location == wanted_location)
-        for wanted_location in (0, 1)
-    ]
-    return sums[1] // max(1, len(layers)), sums[0]
+    sizes = [(tensor.untyped_storage().nbytes(), in_layer) for tensor, in_layer in saved_tensors.values()]
+    in_layers = sum(size for size, in_layer in sizes if in_layer)
+    return in_layers // max(1, len(layers)), sum(size for size, _ in sizes) - in_layers
 
 
 class _Kept(torch.autograd.Function):

@@ -23,7 +23,7 @@ class HostMemory:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], masters: Masters) -> None:
         self._optimizers, self._masters = optimizers, masters
-        self._device = next(iter(masters.own.values())).device
+        self._device = next(iter(masters.trained.values())).device
         self._buffers: dict[_Place, Tensor] = {}
         self._move(self._to_host)
 

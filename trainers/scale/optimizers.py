@@ -22,7 +22,7 @@ def make_optimizers(
     if config.algorithm == "adamw":
         return [_adamw(list(masters.stepped.values()), config, scale)]
     outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
-    hidden = {name for name, weight in masters.own.items() if weight.ndim == 2 and id(weight) not in outer}
+    hidden = {name for name, weight in masters.trained.items() if weight.ndim == 2 and id(weight) not in outer}
     matrices = [weight for name, weight in masters.stepped.items() if name in hidden]
     others = [weight for name, weight in masters.stepped.items() if name not in hidden]
     muon = torch.optim.Muon(matrices, config.matrix_learning_rate, weight_decay=config.weight_decay)

@@ -40,26 +40,26 @@ class Ranks:
         """Return whether this is rank 0, which writes files and logs."""
         return self.rank == 0
 
-    def told(self, say: Callable[[], Thing]) -> Thing:
+    def broadcast(self, compute: Callable[[], Thing]) -> Thing:
         """Compute a value on rank 0 and broadcast it to all ranks."""
         if self.count == 1:
-            return say()
+            return compute()
         from torch import distributed
 
-        values: list[Any] = [say() if self.first else None]
+        values: list[Any] = [compute() if self.first else None]
         with _together():
             distributed.broadcast_object_list(values, 0, group=self.group)
         return values[0]  # type: ignore[no-any-return]
 
-    def gathered(self, own: Thing) -> list[Thing]:
+    def gathered(self, value: Thing) -> list[Thing]:
         """Return the value of each rank, in rank order."""
         if self.count == 1:
-            return [own]
+            return [value]
         from torch import distributed
 
         values: list[Any] = [None] * self.count
         with _together():
-            distributed.all_gather_object(values, own, group=self.group)
+            distributed.all_gather_object(values, value, group=self.group)
         return values
 
     def meet(self) -> None:

@@ -1,1 +1,1 @@
-"""From settings to live objects: models, arenas, learners."""
+"""Open what a config names: models, arenas, learners."""

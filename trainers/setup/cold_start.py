@@ -11,18 +11,17 @@ others, which is reported and counted. A demonstrator that is itself below the g
 imitation cannot exceed it; so is one that would be below the gate within the token limits of play.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from palaestra import formats
-from palaestra.agents import Agent, Chat, ScriptedPolicy, TokenLimits, play
+from palaestra.agents import Chat, TokenLimits, play
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import LocalModel, find_device, serve
 from palaestra.agents.policies.table import in_every_seat, trained_engines
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
-from palaestra.episode import Episode, Start, Status, TokenRow
+from palaestra.episode import Episode, Status, TokenRow
 from palaestra.errors import ConfigError, TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator, demonstrators, format_read
@@ -34,11 +33,9 @@ from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.samplers.seats import check_seats, seated, seats_of
 from palaestra.trainers.samplers.task_of_group import counts_in
-from palaestra.trainers.setup.demonstration_split import Division
+from palaestra.trainers.setup.demonstration_split import Division, demonstrate, starts_of
 from palaestra.trainers.setup.open_run import limits, open_arena
 
-_REPORTS = 50
-"""Number of progress reports during demonstrations."""
 _MOST_TIMES = 8
 """Largest factor on demonstrations and steps for a mixture, relative to one environment."""
 
@@ -51,7 +48,7 @@ class _Measure:
 
     with_tool: Mapping[str, bool]
     """True, by environment, if its demonstrations use a tool."""
-    shown: Mapping[str, float] = field(default_factory=dict)
+    demonstrator_success: Mapping[str, float] = field(default_factory=dict)
     """Success of the demonstrator by environment, if no tool is used. It includes the bad habit, which the agent
     imitates."""
 
@@ -60,7 +57,7 @@ class _Measure:
         """Return the name of the measure, for use in a sentence."""
         if any(self.with_tool.values()):
             return "success in episodes with a served call"
-        return "of the demonstrator's success" if self.shown else "success"
+        return "of the demonstrator's success" if self.demonstrator_success else "success"
 
     @property
     def metric(self) -> str:
@@ -75,7 +72,7 @@ class _Measure:
             if episode.reward is not None and (_used(episode) or not self.with_tool.get(env)):
                 successes.setdefault(env, []).append(episode.parts["success"])
         return min(
-            sum(env_successes) / max(1, len(env_successes)) / self.shown.get(env, 1.0)
+            sum(env_successes) / max(1, len(env_successes)) / self.demonstrator_success.get(env, 1.0)
             for env, env_successes in successes.items()
         )
 
@@ -131,8 +128,9 @@ def cold_start(
     config, device, (_, counts) = config or ColdStartConfig(), find_device(device_name), counts_in(arena, 0)
     rarest = min(counts_in(arena, 1000)[0].values())
     times = min(_MOST_TIMES, 1000 // max(1, rarest))
-    max_steps = config.imitation_steps * times
-    config = replace(config, demonstrations=config.demonstrations * times, imitation_steps=max_steps)
+    config = replace(
+        config, demonstrations=config.demonstrations * times, imitation_steps=config.imitation_steps * times
+    )
     demonstrations = demonstrate(
         arena, demonstrator, config.demonstrations, config.tool_rate, seed, format, on_progress=on_progress
     )
@@ -169,40 +167,6 @@ def cold_start(
     )
 
 
-def demonstrate(
-    arena: Arena,
-    demonstrator: Demonstrator | Mapping[str, Demonstrator],
-    episodes: int,
-    tool_rate: float,
-    seed: int,
-    format: str = formats.DEFAULT,
-    on_progress: OnProgress = ignore,
-) -> Sequence[Episode]:
-    """Return episodes that the demonstrator played, in task order; in a game, those of every seat."""
-    rules = demonstrator if isinstance(demonstrator, Mapping) else {"": demonstrator}
-    habits = {env: partial(rule, tool_rate=tool_rate) for env, rule in rules.items()}
-    script, table = Agent(ScriptedPolicy(habits, seed, format)), seats_of(arena)
-    games = max(1, episodes // max(1, len(table)))
-    total = games * max(1, len(table))
-    shares, _ = counts_in(arena, games)
-    starts = _starts(arena, shares, lambda tasks, number: tasks.demonstrated(seed * episodes + number))
-    played_episodes: list[Episode] = []
-    for episode in play(in_every_seat(script, table), arena, seated(starts, table)):
-        played_episodes.append(episode)
-        if len(played_episodes) % max(1, total // _REPORTS) == 0 or len(played_episodes) == total:
-            on_progress(Progress("demonstrations", len(played_episodes), total))
-    played_episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
-    return [episode for episode in played_episodes if episode.reward is not None]
-
-
-def _starts(arena: Arena, games: Mapping[str, int], task: Callable[[Division, int], int]) -> Iterator[Start]:
-    """Yield the given number of starts for each environment; `task` maps the n-th start to one of its tasks."""
-    _, counts = counts_in(arena, 0)
-    places = ((env, number) for env, count in games.items() for number in range(count))
-    for place, (env, number) in enumerate(places):
-        yield Start(task(Division(counts[env]), number), seed=place, group=place, env=env)
-
-
 def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
     """Return the measure of the gate. Raise `TrainingHalted` if the demonstrator itself does not pass it."""
     if not demonstrations:
@@ -210,12 +174,11 @@ def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Mea
     used: dict[str, bool] = {}
     for episode in demonstrations:
         used[episode.start.env] = used.get(episode.start.env, False) or _used(episode)
-    episodes_without_tool = {
-        env: [demonstration for demonstration in demonstrations if demonstration.start.env == env]
+    reached = {
+        env: _Measure({env: False}).of([episode for episode in demonstrations if episode.start.env == env])
         for env, tool in used.items()
         if not tool
     }
-    reached = {env: _Measure({env: False}).of(env_episodes) for env, env_episodes in episodes_without_tool.items()}
     measure = _Measure(used, {env: success for env, success in reached.items() if success})
     score = measure.of(demonstrations)
     if score < config.imitation_gate:
@@ -254,11 +217,11 @@ def _too_long(
         f"has {row} tokens and the longest turn {turn}; set --play.max-episode-tokens, which is {caps[0]}, to "
         f"{max(row, caps[0])} or more, and --play.max-turn-tokens, which is {caps[1]}, to {max(turn, caps[1])} or more"
     )
-    pairs = zip(demonstrations, fits, strict=True)
-    if (
-        measure.of([replace(episode, parts={"success": episode.parts["success"] * fit}) for episode, fit in pairs])
-        < gate
-    ):
+    limited = [
+        replace(episode, parts={"success": episode.parts["success"] * fit})
+        for episode, fit in zip(demonstrations, fits, strict=True)
+    ]
+    if measure.of(limited) < gate:
         raise ConfigError(f"the tiny agent cannot be raised: {text}")
     return text
 
@@ -313,6 +276,6 @@ def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdS
         engine.update_weights(local.model.named_parameters(), version=0)
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)
     games = max(1, config.gate_tasks // max(1, len(table)))
-    starts = _starts(arena, dict.fromkeys(counts, games), Division.kept_back)
+    starts = starts_of(arena, dict.fromkeys(counts, games), Division.kept_back)
     episodes = play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)
     return measure.of(list(episodes))

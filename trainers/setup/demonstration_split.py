@@ -4,10 +4,23 @@ If tasks are generated without end, the first million is demonstrated. Of a fixe
 is held back. When all tasks of a part have been used, they repeat, each time with another seed.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from palaestra import formats
+from palaestra.agents import Agent, ScriptedPolicy, play
+from palaestra.agents.policies.table import in_every_seat
+from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
+from palaestra.protocols import Arena
+from palaestra.registry import Demonstrator
+from palaestra.trainers.run.progress import OnProgress, Progress, ignore
+from palaestra.trainers.samplers.seats import seated, seats_of
+from palaestra.trainers.samplers.task_of_group import counts_in
 
+_REPORTS = 50
+"""Number of progress reports during demonstrations."""
 _MANY = 1_000_000
 _EVERY = 5
 FEWEST_TASKS = 10
@@ -59,3 +72,37 @@ class Division:
     @property
     def _endless(self) -> bool:
         return self.task_count >= 2 * _MANY
+
+
+def demonstrate(
+    arena: Arena,
+    demonstrator: Demonstrator | Mapping[str, Demonstrator],
+    episodes: int,
+    tool_rate: float,
+    seed: int,
+    format: str = formats.DEFAULT,
+    on_progress: OnProgress = ignore,
+) -> Sequence[Episode]:
+    """Return episodes that the demonstrator played, in task order; in a game, those of every seat."""
+    rules = demonstrator if isinstance(demonstrator, Mapping) else {"": demonstrator}
+    habits = {env: partial(rule, tool_rate=tool_rate) for env, rule in rules.items()}
+    script, table = Agent(ScriptedPolicy(habits, seed, format)), seats_of(arena)
+    games = max(1, episodes // max(1, len(table)))
+    total = games * max(1, len(table))
+    shares, _ = counts_in(arena, games)
+    starts = starts_of(arena, shares, lambda tasks, number: tasks.demonstrated(seed * episodes + number))
+    played_episodes: list[Episode] = []
+    for episode in play(in_every_seat(script, table), arena, seated(starts, table)):
+        played_episodes.append(episode)
+        if len(played_episodes) % max(1, total // _REPORTS) == 0 or len(played_episodes) == total:
+            on_progress(Progress("demonstrations", len(played_episodes), total))
+    played_episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
+    return [episode for episode in played_episodes if episode.reward is not None]
+
+
+def starts_of(arena: Arena, games: Mapping[str, int], task: Callable[[Division, int], int]) -> Iterator[Start]:
+    """Yield the given number of starts for each environment; `task` maps the n-th start to one of its tasks."""
+    _, counts = counts_in(arena, 0)
+    places = ((env, number) for env, count in games.items() for number in range(count))
+    for place, (env, number) in enumerate(places):
+        yield Start(task(Division(counts[env]), number), seed=place, group=place, env=env)

@@ -35,7 +35,7 @@ def open_learner(run: Run, model: LocalModel | None = None, on_progress: OnProgr
     """
     config, start, ranks = _config(run), run.folder / "start", here()
     check_ranks(config, ranks.count)
-    checkpoint = ranks.told(lambda: newest_checkpoint(run))
+    checkpoint = ranks.broadcast(lambda: newest_checkpoint(run))
     if checkpoint is not None:
         learner = _restored(checkpoint, run, config)
     else:
@@ -90,15 +90,10 @@ def newest_checkpoint(run: Run) -> Checkpoint | None:
         run.notes.append(f"{path} is damaged ({fault}) and was removed; the run resumes after step {checkpoint.step}")
         if run.writes:
             remove_folder(path)
-    now = versions()
-    names = ("python", "machine", "torch", "transformers")
-    changes = [
-        f"{name} {checkpoint.versions.get(name)} (now {now[name]})"
-        for name in names
-        if checkpoint.versions.get(name) != now[name]
-    ]
-    if changes:
-        text = ", ".join(changes)
+    then, now = checkpoint.versions, versions()
+    names = [name for name in ("python", "machine", "torch", "transformers") if then.get(name) != now[name]]
+    if names:
+        text = ", ".join(f"{name} {then.get(name)} (now {now[name]})" for name in names)
         run.notes.append(f"{checkpoint.path} was made with {text}; the last bits of the figures may change")
     return checkpoint
 
@@ -142,7 +137,7 @@ def _config(run: Run) -> GRPOConfig:
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{run.folder} holds a run of the kind {run.config.KIND}, which plays nothing")
     unsettled, ranks = run.config, here()
-    config, note = ranks.told(lambda: settled(unsettled, run.folder, ranks.count))
+    config, note = ranks.broadcast(lambda: settled(unsettled, run.folder, ranks.count))
     if config != unsettled:
         run.settle(config)
     if note:

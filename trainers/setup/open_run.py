@@ -103,14 +103,11 @@ def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
     """Adapt a model that was made or loaded elsewhere as if it had been opened for the run; keep it if it was."""
     dtype = compute_type(config)
     elsewhere = isinstance(config, GRPOConfig) and config.engine.kind != "torch"
-    if next(local.model.parameters()).dtype != getattr(torch, dtype) or (elsewhere and _shares(local)):
+    shares_weights = any(engine.shares_weights for engine in trained_engines(local.agent))
+    if next(local.model.parameters()).dtype != getattr(torch, dtype) or (elsewhere and shares_weights):
         model, maker = cast_weights(local.model, dtype), engine_maker(config)
         local = serve(model, local.tokenizer, slots=slots, seed=config.seed, engine=maker)
     return local if adapted(local.model) else with_adapter(local, config)
-
-
-def _shares(local: LocalModel) -> bool:
-    return any(engine.shares_weights for engine in trained_engines(local.agent))
 
 
 def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str]:
@@ -196,13 +193,6 @@ def check_judge(config: GRPOConfig) -> None:
             judge.check()
 
 
-def check_parts(config: GRPOConfig, opened: Arena) -> None:
-    """Raise an error if an environment of an arena has no reward part for the quality of the shaping."""
-    for parts in getattr(opened, "reward_parts", ()):
-        if isinstance(config.recipe.shaping, StagedShaping):
-            config.recipe.shaping.part_of(parts)
-
-
 def check(config: GRPOConfig) -> None:
     """Raise an error for a config that cannot work, before anything is created. It checks the device, the judge's
     server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and the
@@ -214,17 +204,17 @@ def check(config: GRPOConfig) -> None:
     if config.model == "tiny":
         demonstrators(config.env.env_id)
     for split in ("train", "eval"):
-        opened = open_arena(config, split, here=True)
-        try:
+        with closing(open_arena(config, split, here=True)) as opened:
             check_seats(opened, config.env.train_seats)
-            if split == "train":
-                curated_tasks(config.env.curated, config.env.env_id, opened)
-                make_sampler(config, opened)
-                check_parts(config, opened)
-            if split == "train" and config.model == "tiny":
+            if split == "eval":
+                if config.eval_tasks:
+                    held_out(opened, config.eval_tasks)
+                continue
+            curated_tasks(config.env.curated, config.env.env_id, opened)
+            make_sampler(config, opened)
+            if isinstance(config.recipe.shaping, StagedShaping):
+                for parts in getattr(opened, "reward_parts", ()):
+                    config.recipe.shaping.part_of(parts)
+            if config.model == "tiny":
                 for count in counts_in(opened, 0)[1].values():
                     Division(count)
-            if split == "eval" and config.eval_tasks:
-                held_out(opened, config.eval_tasks)
-        finally:
-            opened.close()

@@ -51,9 +51,9 @@ class SeedGroup:
     """Differences to the first group, paired by seed, for metrics with two or more common seeds."""
 
     @property
-    def judged(self) -> list[LabelledEpisode]:
+    def labelled(self) -> list[LabelledEpisode]:
         """Return the episodes that a judge has scored."""
-        return [episode for source in self.sources for episode in source.judged]
+        return [episode for source in self.sources for episode in source.labelled]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Analysis:
                     ],
                     "figures": {name: asdict(spread) for name, spread in group.figures.items()},
                     "beside_first": {name: asdict(spread) for name, spread in group.beside.items()},
-                    **_said(group.judged),
+                    **_judge_summary(group.labelled),
                 }
                 for group in self.groups
             ]
@@ -95,11 +95,11 @@ def analyse(paths: Sequence[Path | str], say: Callable[[str], object] = warnings
     return Analysis(groups)
 
 
-def _said(found: Sequence[LabelledEpisode]) -> dict[str, Any]:
+def _judge_summary(episodes: Sequence[LabelledEpisode]) -> dict[str, Any]:
     """Return the summary of judge scores for JSON: counts, and the largest contradictions; empty without scores."""
-    apart = disagreements(found)
+    apart = disagreements(episodes)
     examples = [{"kind": episode.contradiction, **asdict(episode)} for episode in apart[:MOST_LISTED]]
-    return {"judged": len(found), "contradicted": len(apart), "disagreements": examples} if found else {}
+    return {"judged": len(episodes), "contradicted": len(apart), "disagreements": examples} if episodes else {}
 
 
 def _spreads(group: SeedGroup) -> dict[str, Spread]:
@@ -118,11 +118,7 @@ def _beside(first: SeedGroup, other: SeedGroup) -> dict[str, Spread]:
     both = [(other_by_seed[seed], first_by_seed[seed]) for seed in sorted(other_by_seed.keys() & first_by_seed.keys())]
     spreads = {}
     for name in dict.fromkeys(name for pair in both for name in pair[0]):
-        differences = [
-            other_metrics[name] - first_metrics[name]
-            for other_metrics, first_metrics in both
-            if name in other_metrics and name in first_metrics
-        ]
+        differences = [metrics[name] - base[name] for metrics, base in both if name in metrics and name in base]
         if (interval := student_interval(differences)) is not None:
             spreads[name] = Spread(float(np.mean(differences)), *interval, len(differences))
     return spreads

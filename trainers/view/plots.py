@@ -37,10 +37,9 @@ def check_plot(path: Path) -> None:
 
 def plot(path: Path, analysis: Analysis) -> None:
     """Draw the panels that have curves."""
-    names = [
-        name for name in PANELS if any(member.curve(name) for group in analysis.groups for member in group.sources)
-    ]
-    scored_episodes = [member for group in analysis.groups for member in group.judged]
+    sources = [source for group in analysis.groups for source in group.sources]
+    names = [name for name in PANELS if any(source.curve(name) for source in sources)]
+    scored_episodes = [member for group in analysis.groups for member in group.labelled]
     if not names and not scored_episodes:
         raise UsageError(
             "--plot draws curves over the steps of training, and a judge's scores; nothing here has steps or scores; "
@@ -60,9 +59,7 @@ def plot(path: Path, analysis: Analysis) -> None:
                 (line,) = axes.plot(steps, middle, style, label=group.name)
                 axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
         # Intervals of two or three seeds are wide, so the axis limits follow the curves instead.
-        values = [
-            value for group in analysis.groups for member in group.sources for value in member.curve(name).values()
-        ]
+        values = [value for source in sources for value in source.curve(name).values()]
         margin = 0.1 * (max(values) - min(values)) or 0.1
         axes.set(title=PANELS[name], xlabel="training step", ylim=(min(values) - margin, max(values) + margin))
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -89,9 +86,9 @@ def _band(group: SeedGroup, name: str) -> tuple[list[int], list[float], list[flo
     """Return the steps that all runs of a group have, the means there, and the lower and upper bounds."""
     curves = [curve for source in group.sources if (curve := source.curve(name))]
     steps = sorted(set.intersection(*map(set, curves))) if curves else []
-    values = [[curve[step] for curve in curves] for step in steps]
-    middle = [float(np.mean(step_values)) for step_values in values]
-    bounds = [
-        student_interval(step_values) or (centre, centre) for step_values, centre in zip(values, middle, strict=True)
-    ]
-    return steps, middle, [low for low, _ in bounds], [high for _, high in bounds]
+    bands = []
+    for step in steps:
+        values = [curve[step] for curve in curves]
+        mean = float(np.mean(values))
+        bands.append((mean, *(student_interval(values) or (mean, mean))))
+    return steps, [mean for mean, _, _ in bands], [low for _, low, _ in bands], [high for _, _, high in bands]

@@ -5,7 +5,7 @@ by the same functions. Left out: the comparison of several seeds or sources (`co
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -53,7 +53,7 @@ class AnalysisSource:
     measured: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     """Metrics with their own interval over tasks: (value, low, high)."""
     broken: int = 0
-    judged: list[LabelledEpisode] = field(default_factory=list)
+    labelled: list[LabelledEpisode] = field(default_factory=list)
     """Episodes that a judge has scored."""
 
     @cached_property
@@ -71,9 +71,8 @@ class AnalysisSource:
             metrics[name] = float(np.mean([self.steps[step][name] for step in self.last if name in self.steps[step]]))
         if whole := self.curve(SUCCESS):
             metrics[WHOLE] = float(np.mean(list(whole.values())))
-        return metrics | mode_metrics(
-            [episode_facts for step in self.last for episode_facts in self.facts.get(step, [])], medians
-        )
+        last_facts = [episode_facts for step in self.last for episode_facts in self.facts.get(step, [])]
+        return metrics | mode_metrics(last_facts, medians)
 
     def curve(self, name: str) -> dict[int, float]:
         """Return a metric by step, for the steps that have it."""
@@ -115,7 +114,7 @@ def _of_run(path: Path, say: Callable[[str], object]) -> AnalysisSource:
     )
     episode_files = sorted((path / "episodes").glob("step-*.jsonl"))
     for place, record in RecordReader(episode_files, say) if episode_files else ():
-        source.judged += filter(None, [labelled_episode(record, place)])
+        source.labelled += filter(None, [labelled_episode(record, place)])
         step = next((lesson.step for lesson in record.lessons), None)
         if step is not None and record.episode.reward is not None:  # Episodes without a lesson were not trained on.
             source.facts.setdefault(step, []).append(facts_of(record.episode, step))
@@ -134,11 +133,10 @@ def _of_file(path: Path, say: Callable[[str], object]) -> list[AnalysisSource]:
         raise UsageError(f"there is no {str(path)!r}; pass a run's folder, or a file of episodes (.jsonl)")
     source_by_agent: dict[tuple[str, str], AnalysisSource] = {}
     for place, record in RecordReader([path], say):
-        who = (record.agent, record.env_id)
-        source = source_by_agent.setdefault(
-            who, AnalysisSource(path.stem, path, {"agent": record.agent, "env_id": record.env_id})
-        )
-        source.judged += filter(None, [labelled_episode(record, place)])
+        agent, env_id = key = record.agent, record.env_id
+        new = AnalysisSource(path.stem, path, {"agent": agent, "env_id": env_id})
+        source = source_by_agent.setdefault(key, new)
+        source.labelled += filter(None, [labelled_episode(record, place)])
         if record.episode.reward is None:
             source.broken += 1
         else:
@@ -148,13 +146,9 @@ def _of_file(path: Path, say: Callable[[str], object]) -> list[AnalysisSource]:
             f"no line of {str(path)!r} is an episode; pass a run's folder, or what 'palaestra eval --save' or "
             "'palaestra collect' has written"
         )
+    agents, env_ids = map(set, zip(*source_by_agent, strict=True))
     for (agent, env_id), source in source_by_agent.items():
-        several = [
-            text
-            for text, all_ in ((agent, {a for a, _ in source_by_agent}), (env_id, {e for _, e in source_by_agent}))
-            if all_ - {text}
-        ]
-        source.name = " ".join([path.stem, *several])
+        source.name = " ".join([path.stem, *[agent] * (len(agents) > 1), *[env_id] * (len(env_ids) > 1)])
         by_task: dict[Any, list[float]] = {}
         for episode_facts in source.facts.get(0, ()):
             by_task.setdefault(episode_facts.group, []).append(episode_facts.parts.get("success", 0.0))
@@ -174,9 +168,4 @@ def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
 
 def pooled_medians(sources: Sequence[AnalysisSource]) -> tuple[float, float]:
     """Return the medians over all episodes that are compared."""
-    return medians_of([facts for source in sources for facts in _all(source)])
-
-
-def _all(source: AnalysisSource) -> Iterator[EpisodeStats]:
-    for facts in source.facts.values():
-        yield from facts
+    return medians_of([episode for source in sources for facts in source.facts.values() for episode in facts])

@@ -3,12 +3,12 @@
 A `RunComparison` is written like a `Collection`. Left out: episodes, which are on the page of each run.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from palaestra.record import Record
+from palaestra.trainers.run.json_files import read_object
 from palaestra.trainers.validation import flat
 from palaestra.trainers.view.pages.episode_view import as_text
 from palaestra.trainers.view.pages.eval_results import measurements
@@ -67,7 +67,6 @@ class RunComparison:
 
 def _config(run: Path) -> dict[str, str]:
     try:
-        content = json.loads((run / "config.json").read_text(encoding="utf-8"))
-        return {str(key): as_text(value) for key, value in flat(content).items()}
-    except (OSError, ValueError, RecursionError, AttributeError):
+        return {key: as_text(value) for key, value in flat(read_object(run / "config.json") or {}).items()}
+    except RecursionError:
         return {}

@@ -8,6 +8,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
 from pprint import pformat
 from typing import Any
 
@@ -83,9 +84,7 @@ def content(record: Record) -> dict[str, Any]:
         "fault": episode.fault,
         "updates": None if lesson is None else lesson.updates,
         "remarks": [] if lesson is None else pairs(lesson.remarks),
-        "rows": [
-            _row(row, trainer_logprobs[i] if i < len(trainer_logprobs) else None) for i, row in enumerate(episode.rows)
-        ],
+        "rows": [_row(*pair) for pair in zip_longest(episode.rows, trainer_logprobs[: len(episode.rows)])],
     }
 
 
@@ -176,21 +175,18 @@ def _tool(schema: Mapping[str, Any]) -> list[str]:
     function = schema.get("function", schema)
     if not isinstance(function, Mapping):
         return ["", "", as_text(schema)]
-    return [
-        as_text(function.get("name", "")),
-        as_text(function.get("description", "")),
-        as_text(function.get("parameters", {})),
-    ]
+    defaults = {"name": "", "description": "", "parameters": {}}
+    return [as_text(function.get(key, default)) for key, default in defaults.items()]
 
 
-def _row(row: TokenRow, said: NDArray[np.float32] | None) -> dict[str, Any]:
+def _row(row: TokenRow, trainer_logprobs: NDArray[np.float32] | None) -> dict[str, Any]:
     edges = np.flatnonzero(np.diff(row.sampled.astype(np.int8), prepend=0, append=0))
     return {
         "ids": _base64(row.ids, "<i4"),
         "spans": edges.tolist(),
         "logprobs": _base64(row.logprobs[row.sampled], "<f4"),
         "versions": _base64(row.versions[row.sampled], "<i4"),
-        "said": None if said is None else _base64(said[row.sampled], "<f4"),
+        "said": None if trainer_logprobs is None else _base64(trainer_logprobs[row.sampled], "<f4"),
     }
 
 

@@ -1,18 +1,21 @@
 """Evaluation results of a run on held-out tasks: before, during and after training, as far as they are recorded."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from palaestra.trainers.run.json_files import read_object, read_steps
 from palaestra.trainers.view.pages.episode_view import number
 
 
 def measurements(run: Path) -> list[dict[str, Any]]:
     """Return the results in the order of steps: success with interval, sampled and, if it was measured, greedy."""
-    before, summary = _object(run / "before.json"), _object(run / "summary.json")
-    lines = _lines(run / "measured.jsonl")
-    on_the_way = (_shown(f"step {line.get('step')}", line.get("step"), {"sampled": line}) for line in lines)
+    before, summary = read_object(run / "before.json"), read_object(run / "summary.json") or {}
+    try:
+        lines = read_steps(run / "measured.jsonl")
+    except OSError:
+        lines = []
+    on_the_way = (_shown(f"step {line['step']}", line["step"], {"sampled": line}) for line in lines)
     last = summary.get("steps_taken", summary.get("steps"))
     after = _shown("after", last, summary.get("after"))
     # A last measurement during training equals the result after it, so only the latter is shown.
@@ -34,27 +37,3 @@ def _interval(report: Any) -> list[float] | None:
     values = [number(report.get(name)) for name in ("success", "low", "high")] if isinstance(report, Mapping) else []
     finite = [value for value in values if value is not None]
     return finite if len(finite) == 3 else None
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    lines = []
-    for text in texts:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):  # The line is incomplete: its writer is at work, or was killed.
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
-    return lines

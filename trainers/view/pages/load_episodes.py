@@ -16,7 +16,7 @@ from typing import Any
 
 from palaestra.errors import UsageError
 from palaestra.record import Record, from_line
-from palaestra.trainers.view.pages.episode_view import as_text, entry, number, pairs
+from palaestra.trainers.view.pages.episode_view import as_text, entry, numbers, pairs
 from palaestra.trainers.view.pages.eval_results import measurements
 from palaestra.trainers.view.pages.token_text import Pieces
 
@@ -96,16 +96,10 @@ class Collection:
         """Raise `UsageError` if files were read to their end without an episode. A run without episodes is allowed."""
         if self.run or self.entries:
             return
-        defects = self.defects()
-        if defects:
-            first = defects[0]
-            why = (
-                f"; {first['file']}, line {first['line']}: {first['reason']}"
-                if first["line"]
-                else f"; {first['reason']}"
-            )
-        else:
-            why = " of the chosen steps" if self._steps is not None else ""
+        why = " of the chosen steps" if self._steps is not None else ""
+        for defect in self.defects()[:1]:
+            location = f"{defect['file']}, line {defect['line']}: " if defect["line"] else ""
+            why = f"; {location}{defect['reason']}"
         raise UsageError(f"no line of {self.name} is an episode{why}; pass episode files (.jsonl), or a run's folder")
 
     def was_replaced(self) -> bool:
@@ -114,13 +108,9 @@ class Collection:
 
     def defects(self) -> list[dict[str, Any]]:
         """Return the lines and files that could not be read."""
-        defects = list(self._damaged)
-        for file in list(self._files.values()):
-            if file.fault:
-                defects.append({"file": self._shown(file.path), "line": None, "reason": file.fault})
-        if self._pieces.fault:
-            defects.append({"file": "tokenizer.json", "line": None, "reason": self._pieces.fault})
-        return defects
+        faults = [(self._shown(file.path), file.fault) for file in list(self._files.values())]
+        faults.append(("tokenizer.json", self._pieces.fault))
+        return self._damaged + [{"file": name, "line": None, "reason": fault} for name, fault in faults if fault]
 
     def settings(self) -> list[list[Any]]:
         """Return config.json and summary.json as [title, pairs]."""
@@ -139,10 +129,10 @@ class Collection:
         return sections
 
     def state(
-        self, episodes: int = 0, metrics: int = 0, vocabulary: int = 0, most: int | None = None
+        self, episodes: int = 0, metrics: int = 0, vocabulary: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
-        """Return the data that a page lacks, given how many of each it has; at most `most` episodes (None: all)."""
-        end = len(self.entries) if most is None else min(len(self.entries), episodes + most)
+        """Return the data that a page lacks, given how many of each it has; at most `limit` episodes (None: all)."""
+        end = len(self.entries) if limit is None else min(len(self.entries), episodes + limit)
         return {
             "name": self.name,
             "live": False,
@@ -163,11 +153,8 @@ class Collection:
             step = _STEP_FILE.fullmatch(path.stem)
             is_chosen = self._steps is None or step is None or int(step[1]) in self._steps
             if is_chosen and path.is_file():
-                episode_files.append(self._file(path, path.stem))
+                episode_files.append(self._files.setdefault(path, _File(path, path.stem)))
         return episode_files
-
-    def _file(self, path: Path, label: str) -> _File:
-        return self._files.setdefault(path, _File(path, label))
 
     def _damage(self, file: _File, line: int, reason: str) -> None:
         self._damaged.append({"file": self._shown(file.path), "line": line, "reason": reason})
@@ -195,9 +182,7 @@ class Collection:
         return True
 
     def _name_tokens(self) -> None:
-        if not self._pending:
-            return
-        texts = self._pieces.texts(sorted(self._pending))
+        texts = self._pieces.texts(sorted(self._pending)) if self._pending else None
         if texts is not None:
             self.vocabulary += [[token_id, text] for token_id, text in texts.items()]
             self._known |= self._pending
@@ -207,7 +192,8 @@ class Collection:
         """Read the metrics of the steps since the last call."""
         if not self.run:
             return
-        file = self._file(self.run / "metrics.jsonl", "metrics")
+        path = self.run / "metrics.jsonl"
+        file = self._files.setdefault(path, _File(path, "metrics"))
         for line, _ in _new_lines(file, settled):
             try:
                 line_metrics = json.loads(line)
@@ -217,10 +203,8 @@ class Collection:
             except (ValueError, RecursionError, KeyError, TypeError) as error:
                 self._damage(file, file.line, f"it is no line of metrics: {type(error).__name__}: {error}"[:300])
                 continue
-            figures = [
-                [name, number(value)] for name, value in line_metrics.items() if name != "step" and _is_figure(value)
-            ]
-            self.metrics.append([step, figures])
+            del line_metrics["step"]
+            self.metrics.append([step, numbers({k: v for k, v in line_metrics.items() if isinstance(v, int | float)})])
 
     def _model_name(self) -> str:
         if not self.run:
@@ -230,10 +214,6 @@ class Collection:
         except (OSError, ValueError, RecursionError, AttributeError):
             return ""
         return name if isinstance(name, str) and name != "tiny" else ""
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _settings(path: Path) -> Any:
@@ -281,9 +261,8 @@ def _checked(paths: Sequence[Path]) -> Path | None:
     if not paths or (folders and len(paths) > 1):
         raise UsageError("pass runs' folders alone, or one or more episode files (.jsonl)")
     if not folders:
-        for path in paths:
-            if not path.is_file():
-                raise UsageError(f"{str(path)!r} is no ordinary file; write it to one first")
+        if unusual := [str(path) for path in paths if not path.is_file()]:
+            raise UsageError(f"{unusual[0]!r} is no ordinary file; write it to one first")
         return None
     if not any((folders[0] / mark).exists() for mark in _MARKS):
         raise UsageError(f"{str(folders[0])!r} holds no run; expected one of {', '.join(_MARKS)} in it")

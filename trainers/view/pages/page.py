@@ -7,7 +7,6 @@ lists come first, then the content of each episode, which is parsed when the epi
 
 import base64
 import hashlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from palaestra.errors import UsageError
+from palaestra.trainers.run.atomic_files import whole_file
 from palaestra.trainers.view.pages.compare_runs import RunComparison
 from palaestra.trainers.view.pages.episode_view import content, embedded
 from palaestra.trainers.view.pages.load_episodes import Collection
@@ -45,25 +45,18 @@ def write(path: Path, collection: Collection | RunComparison) -> Written:
         raise UsageError(f"{path} is a folder; name a file, such as {path / 'view.html'}")
     if path.exists() and not _is_ours(path):
         raise UsageError(f"{path} exists and is no page of this viewer; name another file with --out")
-    unfinished = path.with_name(path.name + ".part")
     try:
-        unfinished.unlink(missing_ok=True)  # In a shared folder this could be a symbolic link to another file.
-        with tempfile.TemporaryFile() as contents, unfinished.open("xb") as page:
+        with tempfile.TemporaryFile() as contents, whole_file(path) as page:
             for number, record in enumerate(collection.news()):
                 block = f'<script type="application/json" id="episode-{number}">{embedded(content(record))}</script>\n'
                 contents.write(block.encode("ascii"))
             collection.require_something()
-            page.write(_beginning(collection).encode("utf-8"))
+            page.write((_head(policy()) + _body(embedded(collection.state()))).encode("utf-8"))
             contents.seek(0)
             shutil.copyfileobj(contents, page)
             page.write(b"</body></html>\n")
-        os.replace(unfinished, path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise UsageError(f"the page {path} cannot be written: {error.strerror or error}") from error
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
     return Written(path, len(collection.entries), path.stat().st_size, len(collection.defects()))
 
 
@@ -74,22 +67,10 @@ def served() -> str:
 
 def policy(connect: str = "'none'") -> str:
     """Return the content security policy, which allows only the script and the style of the viewer."""
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_hash(_script())}",
-            f"style-src {_hash(_style())}",
-            f"connect-src {connect}",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        )
+    return (
+        f"default-src 'none'; script-src {_hash(_script())}; style-src {_hash(_style())}; connect-src {connect}; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-
-
-def _beginning(collection: Collection | RunComparison) -> str:
-    return _head(policy()) + _body(embedded(collection.state()))
 
 
 def _head(allowed: str) -> str:

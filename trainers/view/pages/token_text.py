@@ -43,14 +43,14 @@ class Pieces:
             self._tokenizer = _from_hub(self._name)
         return self._tokenizer is not None
 
-    def _text(self, one: int) -> str:
+    def _text(self, token_id: int) -> str:
         """Return the text of a token, or its spelling in the vocabulary if it is not a whole character."""
-        if one < 0:
+        if token_id < 0:
             return _UNREADABLE
-        spelling = self._tokenizer.id_to_token(one)
+        spelling = self._tokenizer.id_to_token(token_id)
         if spelling is None:
             return _UNREADABLE
-        text = str(self._tokenizer.decode([one], skip_special_tokens=False))
+        text = str(self._tokenizer.decode([token_id], skip_special_tokens=False))
         if _UNREADABLE in text or not text:
             return str(spelling)
         # SentencePiece drops the space before the first token of a text, and here every token is the first.

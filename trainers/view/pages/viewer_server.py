@@ -70,7 +70,7 @@ class ViewerServer:
         collection, generation = self._reading
         same = query.get("generation", [""])[0] == str(generation)
         episodes, metrics, words = (_count(query, name) if same else 0 for name in _COUNTS)
-        state = collection.state(episodes, metrics, words, most=_MOST_EPISODES)
+        state = collection.state(episodes, metrics, words, limit=_MOST_EPISODES)
         if self.fault:
             state["defects"].append({"file": str(self.paths[0]), "line": None, "reason": self.fault})
         return {**state, "live": True, "generation": generation}
@@ -182,9 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
                 raise
             return self._text(409, f"it cannot be read: {error}")
 
-    def _answer(self, rest: list[str], query: dict[str, list[str]]) -> None:
+    def _answer(self, route: list[str], query: dict[str, list[str]]) -> None:
         viewer = self.server.viewer
-        match rest:
+        match route:
             case [""]:
                 return self._send(200, "text/html; charset=utf-8", served())
             case ["state"]:
