@@ -208,18 +208,8 @@ class ColdStartConfig:
     imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Where no
     demonstration used one, the share of the demonstrations' success that all episodes are to reach."""
-    gate_tasks: Annotated[int, COUNT] = 192
-    """Episodes that the gate is measured on."""
-    first_gate: Annotated[int, NOT_NEGATIVE] = 300
-    """Imitation steps before the gate is first measured."""
-    gate_every: Annotated[int, COUNT] = 50
-    """Steps between measurements."""
-    warmup_steps: Annotated[int, COUNT] = 20
-    """Imitation steps over which the learning rate rises."""
     imitation_steps: Annotated[int, COUNT] = 700
     """Steps after which initial weights that have not reached the gate are given up."""
-    decay_steps: Annotated[int, NOT_NEGATIVE] = 150
-    """Steps in which the learning rate falls to 0 once the gate is passed."""
     max_attempts: Annotated[int, COUNT] = 5
     """Initial weights that are tried."""
 
