@@ -6,24 +6,19 @@ Ctrl-C ends a run with a checkpoint, an error leaves what is safe, and a run tha
 import shlex
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import tyro
+from typing import Any
 
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting
-from palaestra.errors import PalaestraError, UsageError
+from palaestra.errors import PalaestraError
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.scale.ranks import here
-from palaestra.trainers.validation import flat, plain
 
 _HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again ends at once, without it\n"
-OptionsT = TypeVar("OptionsT")
 
 
 def go_on(
@@ -69,39 +64,6 @@ def go_on(
                 print(f"palaestra {command}: {error}\n{_way_on(command, record)}", file=sys.stderr)
                 return 2
     return 0
-
-
-def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
-    """What an option is given on the command line, the last time it is named; other defaults depend on it."""
-    values = [
-        argument.partition("=")[2] or following
-        for argument, following in zip(arguments, [*arguments[1:], ""], strict=False)
-        if argument.partition("=")[0] in spellings
-    ]
-    return values[-1] if values else None
-
-
-def named_options(arguments: Sequence[str]) -> set[str]:
-    """The options that a command line names, without their dashes."""
-    return {word[2:].partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
-
-
-def understood(default: OptionsT, arguments: Sequence[str], **more: Any) -> OptionsT:
-    """The options as the arguments change them. One that there is not is held against the last words of those there
-    are: nobody remembers every section, and tyro finds no slip of a key behind one.
-    """
-    kind = default.__class__
-    options, unknown = tyro.cli(kind, args=list(arguments), default=default, return_unknown_args=True, **more)
-    if not unknown:
-        return options
-    names = [name.removeprefix("config.").removesuffix(".name") for name in flat(plain(options))]
-    # The one field whose option is called otherwise.
-    by_last = {name.rpartition(".")[2].replace("_", "-"): name.replace("env.env_", "env.") for name in names}
-    wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), unknown[0])
-    close = get_close_matches(wrong.rpartition(".")[2].lstrip("-").replace("_", "-"), by_last, n=3)
-    hint = " or ".join("--" + by_last[last].replace("_", "-") for last in close)
-    meant = f"did you mean {hint}? " if hint and wrong.startswith("--") else ""
-    raise UsageError(f"unknown option {wrong!r}; {meant}--help shows them all")
 
 
 def _way_on(command: str, record: Run) -> str:
