@@ -50,15 +50,23 @@ class Setting:
     """An option of a command, with the class and the field that declare it."""
 
     name: str
-    """The name with its section, such as `play.num_prompts`."""
+    """The name on the command line with its section, such as `play.num_prompts` or `env.options`."""
     annotation: Any
     owner: type
     field: str
+    parts: Mapping[str, Any]
+    """The classes that it may hold, by name, if it is a part of a recipe."""
 
     @property
     def flag(self) -> str:
         """Return the option as the command line has it."""
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def path(self) -> str:
+        """Return the name in Python and in config.json with its section, such as `env.env_options`."""
+        section, dot, _ = self.name.rpartition(".")
+        return f"{section}{dot}{self.field}"
 
     @property
     def positional(self) -> bool:
@@ -67,7 +75,7 @@ class Setting:
 
     def words(self, value: Any) -> list[str]:
         """Return a value of a file as words of the command line."""
-        if value is None and PARTS in self.owner.__dataclass_fields__[self.field].metadata:
+        if value is None and self.parts:
             value = "none"
         if self.annotation is bool and str(value).lower() in ("true", "false"):
             section, dot, last = self.flag[2:].rpartition(".")
@@ -92,7 +100,7 @@ def settings_of(kind: type, section: str = "") -> Iterator[Setting]:
         name = next((text for marker in markers if (text := getattr(marker, "name", None)) is not None), field.name)
         inner = get_args(annotation)[0] if markers else annotation
         if not is_dataclass(inner) and tyro.conf.Suppress not in markers:
-            yield Setting(section + name, annotation, kind, field.name)
+            yield Setting(section + name, annotation, kind, field.name, parts)
         for part in (inner, *parts.values()):
             if isinstance(part, type) and is_dataclass(part):
                 yield from settings_of(part, f"{section}{name}." if name else "")
@@ -104,8 +112,7 @@ def settings_by_name(kind: type) -> dict[str, Setting]:
     """
     known: dict[str, Setting] = {}
     for setting in settings_of(kind):
-        section, dot, last = setting.name.rpartition(".")
-        for name in (setting.name, f"{section}{dot}{setting.field}", last, setting.field):
+        for name in (setting.name, setting.path, setting.name.rpartition(".")[2], setting.field):
             known.setdefault(name, setting)
     return known
 

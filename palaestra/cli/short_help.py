@@ -20,7 +20,7 @@ from palaestra.cli.settings import Setting, settings_by_name
 from palaestra.trainers.validation import flat, plain
 
 MAIN = {
-    "env": ("options", "curated", "train_seats"),
+    "env": ("env_id", "env_options", "curated", "train_seats"),
     "recipe": ("aggregation", "entropy_coef"),
     "recipe.shaping": ("max_completion_length", "tool_bonus"),
     "recipe.advantage": ("scale_rewards",),
@@ -40,10 +40,10 @@ MAIN = {
 _COLUMN = 36
 
 
-def is_main(name: str) -> bool:
-    """Return whether `--help` shows the option of this name, such as `play.num_prompts`."""
-    section, _, last = name.rpartition(".")
-    return last in MAIN.get(section, ()) if section else name != "collapse"
+def is_main(path: str) -> bool:
+    """Return whether `--help` shows a setting, such as `play.num_prompts`."""
+    section, _, name = path.rpartition(".")
+    return name in MAIN.get(section, ()) if section else name != "collapse"
 
 
 def short_help(default: Any, prog: str, about: str | None) -> str:
@@ -54,12 +54,12 @@ def short_help(default: Any, prog: str, about: str | None) -> str:
     positional = [(setting, value) for setting, value in settings if setting.positional]
     sections: dict[str, list[str]] = {}
     for setting, value in sorted(settings, key=lambda pair: "." in pair[0].name):
-        if is_main(setting.name) and not setting.positional:
+        if is_main(setting.path) and not setting.positional:
             section = setting.name.partition(".")[0] if "." in setting.name else ""
             sections.setdefault(section, []).extend(_lines(_invocation(setting), setting, value))
     usage = [f"usage: {prog} [OPTIONS] {_metavar(setting.annotation)}" for setting, _ in positional]
     arguments = [_lines(_metavar(setting.annotation), setting, value) for setting, value in positional]
-    hidden = sum(not is_main(setting.name) for setting, _ in settings)
+    hidden = sum(not is_main(setting.path) for setting, _ in settings)
     closing = f"{hidden} more settings go by --set NAME=VALUE or a --config FILE; --help-all shows them too."
     blocks = [usage, [about or inspect.getdoc(type(default)) or ""], *arguments, *sections.values(), [closing]]
     return "\n\n".join("\n".join(block) for block in blocks)

@@ -211,7 +211,7 @@ def test_help_fits_two_screens_and_help_all_shows_every_setting(capsys, monkeypa
 
 
 def test_the_settings_that_help_shows_exist_and_names_alone_are_clear():
-    names = [setting.name for setting in settings_of(GRPOConfig)]
+    names = [setting.path for setting in settings_of(GRPOConfig)]
     assert {f"{section}.{name}" for section, shown in MAIN.items() for name in shown} <= {*names}
     outer = {name for name in names if not name.startswith("recipe.loss.within.")}
     assert len({name.rpartition(".")[2] for name in outer}) == len(outer)
