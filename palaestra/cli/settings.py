@@ -7,7 +7,7 @@ the last one wins: the command line, then `--set`, then the files, then the pres
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -47,13 +47,16 @@ class RunOptions(AllowsCode):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option of a command, with the class and the field that declare it."""
+    """An option of a command."""
 
     name: str
     """The name on the command line with its section, such as `play.num_prompts` or `env.options`."""
     annotation: Any
+    """The type of its field, with the markers of tyro and pydantic."""
     owner: type
+    """The class that declares it."""
     field: str
+    """The name of its field in that class."""
     parts: Mapping[str, Any]
     """The classes that it may hold, by name, if it is a part of a recipe."""
 
@@ -130,12 +133,12 @@ def with_settings(arguments: Sequence[str], kind: type) -> tuple[list[str], dict
     for source, content in contents:
         for name, value in flat(content).items():
             setting = _setting(name, known, source)
-            values[setting.field] = (setting, value)
+            values[setting.path] = (setting, value)
     words: list[str] = []
     positional: dict[str, Any] = {}
-    for field, (setting, value) in values.items():
+    for setting, value in values.values():
         if setting.positional:
-            positional[field] = value
+            positional[setting.field] = value
         elif setting.flag[2:] not in named:
             words += setting.words(value)
     # A list of values ends where the next option begins.
@@ -147,10 +150,12 @@ def _setting(name: str, known: Mapping[str, Setting], source: str) -> Setting:
     """Return the setting of this name, with or without its section. Raise `UsageError` for an unknown one."""
     # In a run's config.json a part of the recipe has a name, and so has the recipe.
     path = name.replace("-", "_").removesuffix(".name").removesuffix(".recipe_name")
-    last = path.rpartition(".")[2]
+    section, _, last = path.rpartition(".")
     setting = known.get(path) or known.get(last)
     if setting is not None and {*path.split(".")} <= {*setting.name.split("."), setting.field}:
         return setting
+    if section in known and known[section].parts:  # A part of the user's own, whose settings are known when it is.
+        return replace(known[section], name=path, field=last, parts={})
     close = [known[match].name for match in get_close_matches(last, known, n=1)]
     hint = f"did you mean {close[0]}? " if close else ""
     raise UsageError(f"{source}: unknown option {name!r}; {hint}--help-all shows them all")

@@ -34,8 +34,8 @@ class Options(RunOptions):
     recipe: Annotated[
         str,
         tyro.conf.arg(
-            help=f"Preset of the algorithm: {', '.join(RECIPES)}. `palaestra recipes` shows them. --recipe.PART NAME "
-            "changes a part of it."
+            help="Preset of the algorithm; --recipe.PART NAME changes a part of it, and `palaestra recipes` shows them "
+            f"all: {', '.join(RECIPES)}."
         ),
     ] = "grpo-tcr"
 

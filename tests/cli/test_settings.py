@@ -84,12 +84,13 @@ def test_a_file_names_settings_by_section_or_by_name_alone_services_too(file):
 
 def test_the_command_line_wins_over_set_and_set_over_files_and_they_over_the_preset(file):
     early = file({"recipe": "dapo", "steps": 2, "play": {"slots": 2, "num_prompts": 2, "temperature": 2.0}}, "a.json")
-    late = file("slots = 3\nnum_prompts = 3\ntemperature = 3.0\ntrack = ['wandb']\n")
+    late = file("slots = 3\nnum_prompts = 3\ntemperature = 3.0\ntrack = ['wandb']\nordered = true\ncurated = ['a']\n")
     arguments = ["--set", "play.num-prompts=4", "--config", early, "--set=temperature=4.0", "--config", late]
-    options = parsed("two-hop", "--play.temperature", "5", *arguments, "--track", "trackio")
+    last = ("--play.no-ordered", "--curated", "b")
+    options = parsed("two-hop", "--play.temperature", "5", *arguments, "--track", "trackio", *last)
     play = options.config.play
     assert (options.config.steps, play.slots, play.num_prompts, play.temperature) == (2, 3, 4, 5.0)
-    assert options.config.track == ("trackio",)
+    assert (options.config.track, options.config.env.curated, play.ordered) == (("trackio",), ("b",), False)
     assert (options.recipe, options.config.recipe.recipe_name) == ("dapo", "dapo")
     assert options.config.recipe.loss.dual_clip is None, "the preset's"
 
@@ -128,6 +129,9 @@ def test_parts_of_the_recipe_are_named_in_a_file_with_their_settings(file):
     recipe = {"advantage": {"name": "gae", "lam": 0.9}, "critic": "head", "correction": None}
     config = parsed("two-hop", "--config", file({"recipe": recipe}, "a.json")).config
     assert config == tiny_config(ENV, advantage={"name": "gae", "lam": 0.9}, critic="head")
+    loss = {"name": "clip-cov", "clip_cov_ratio": 0.1, "within": {"epsilon": 0.1, "epsilon_high": 0.4}}
+    config = parsed("two-hop", "--config", file({"recipe": {"loss": loss}}, "a.json")).config
+    assert config == tiny_config(ENV, loss=loss)
 
 
 @pytest.mark.parametrize("recipe", ["grpo-tcr", "ppo", "vspo-prs", "reagent-r"])
@@ -152,6 +156,10 @@ def test_imitation_and_sweeps_take_them_too(file, tmp_path):
         ({"lora_alpah": 3}, "unknown option 'lora_alpah'; did you mean scale.lora_alpha?"),
         ({"play": {"num_prompt": 3}}, "unknown option 'play.num_prompt'; did you mean play.num_prompts?"),
         ({"play": {"lora_alpha": 3}}, "unknown option 'play.lora_alpha'; did you mean scale.lora_alpha?"),
+        (
+            {"recipe": {"loss": {"epsilo": 0.1}}},
+            "unknown option '--recipe.loss.epsilo'; did you mean --recipe",
+        ),
         ({"config": "b.json"}, "unknown option 'config'"),
         ({"env_options": ["a=1", "--allow-code", "b"]}, "'--allow-code' in a list"),
         ([1], "is no object"),
@@ -163,7 +171,7 @@ def test_what_is_wrong_in_a_file_is_an_error_with_its_name(capsys, file, setting
     status, _, err = run(capsys, "train", "two-hop", "--config", path)
     assert status == 2
     assert message in words(err)
-    assert "wrong.json" in err or "env.options has" in err
+    assert "wrong.json" in err or "env.options has" in err or "--recipe.loss.epsilo" in err
 
 
 def test_a_file_that_there_is_not_and_a_word_without_a_value_are_errors(capsys, file):

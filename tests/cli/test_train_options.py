@@ -77,7 +77,7 @@ def test_a_part_that_there_is_not_is_told_what_there_is(capsys, named):
 def test_help_all_shows_the_options_by_section(capsys):
     status, out, _ = run(capsys, "train", "--help-all")
     assert status == 0
-    assert "--recipe STR Preset of the algorithm" in out
+    assert "--recipe STR Preset of the algorithm;" in out
     sections = ("env", "recipe", "recipe.loss", "play", "optimizer", "save", "cold-start")
     places = [out.index(f" {name} options ") for name in sections]
     assert places == sorted(places)
