@@ -6,19 +6,25 @@ Ctrl-C ends a run with a checkpoint, an error leaves what is safe, and a run tha
 import shlex
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import tyro
 
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting
-from palaestra.errors import PalaestraError
+from palaestra.cli.short_help import short_help
+from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.validation import flat, plain
 
 _HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again ends at once, without it\n"
+OptionsT = TypeVar("OptionsT")
 
 
 def go_on(
@@ -64,6 +70,37 @@ def go_on(
                 print(f"palaestra {command}: {error}\n{_way_on(command, record)}", file=sys.stderr)
                 return 2
     return 0
+
+
+def understood(
+    default: OptionsT, arguments: Sequence[str], prog: str, about: str | None = None, markers: Sequence[Any] = ()
+) -> OptionsT:
+    """Return the options as the arguments change them. An unknown one is compared with the last words of all, because
+    nobody remembers every section.
+    """
+    if {"-h", "--help"} & {*arguments}:
+        print(short_help(default, prog, about))
+        raise SystemExit(0)
+    words = ["--help" if word == "--help-all" else word for word in arguments]
+    options, unknown = tyro.cli(
+        default.__class__,
+        args=words,
+        default=default,
+        return_unknown_args=True,
+        prog=prog,
+        description=about,
+        config=markers,
+    )
+    if not unknown:
+        return options
+    names = [name.removeprefix("config.").removesuffix(".name") for name in flat(plain(options))]
+    # The one field whose option is called otherwise.
+    by_last = {name.rpartition(".")[2].replace("_", "-"): name.replace("env.env_", "env.") for name in names}
+    wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), unknown[0])
+    close = get_close_matches(wrong.rpartition(".")[2].lstrip("-").replace("_", "-"), by_last, n=3)
+    hint = " or ".join("--" + by_last[last].replace("_", "-") for last in close)
+    meant = f"did you mean {hint}? " if hint and wrong.startswith("--") else ""
+    raise UsageError(f"unknown option {wrong!r}; {meant}--help-all shows them all")
 
 
 def _way_on(command: str, record: Run) -> str:

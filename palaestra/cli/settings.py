@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
 from palaestra.cli.ids import AllowsCode
 from palaestra.errors import UsageError
-from palaestra.trainers.validation import PARTS, flat, plain
-
-OptionsT = TypeVar("OptionsT")
+from palaestra.trainers.validation import PARTS, flat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,36 +205,3 @@ def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
 def named_options(arguments: Sequence[str]) -> set[str]:
     """Return the options that a command line names, without their dashes."""
     return {word[2:].partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
-
-
-def understood(
-    default: OptionsT, arguments: Sequence[str], prog: str, about: str | None = None, markers: Sequence[Any] = ()
-) -> OptionsT:
-    """Return the options as the arguments change them. An unknown one is compared with the last words of all, because
-    nobody remembers every section.
-    """
-    if {"-h", "--help"} & {*arguments}:
-        from palaestra.cli.short_help import short_help
-
-        print(short_help(default, prog, about))
-        raise SystemExit(0)
-    words = ["--help" if word == "--help-all" else word for word in arguments]
-    options, unknown = tyro.cli(
-        default.__class__,
-        args=words,
-        default=default,
-        return_unknown_args=True,
-        prog=prog,
-        description=about,
-        config=markers,
-    )
-    if not unknown:
-        return options
-    names = [name.removeprefix("config.").removesuffix(".name") for name in flat(plain(options))]
-    # The one field whose option is called otherwise.
-    by_last = {name.rpartition(".")[2].replace("_", "-"): name.replace("env.env_", "env.") for name in names}
-    wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), unknown[0])
-    close = get_close_matches(wrong.rpartition(".")[2].lstrip("-").replace("_", "-"), by_last, n=3)
-    hint = " or ".join("--" + by_last[last].replace("_", "-") for last in close)
-    meant = f"did you mean {hint}? " if hint and wrong.startswith("--") else ""
-    raise UsageError(f"unknown option {wrong!r}; {meant}--help-all shows them all")
