@@ -14,8 +14,8 @@ from rich.console import Console
 
 from palaestra.cli.display import show_line
 from palaestra.cli.ids import import_allowed
+from palaestra.cli.run_settings import RunOptions, named_options, option_value, with_settings
 from palaestra.cli.running import go_on, understood
-from palaestra.cli.settings import RunOptions, named_options, option_value, with_settings
 from palaestra.errors import UsageError
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.run.folder import Run, fresh_folder

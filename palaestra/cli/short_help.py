@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from palaestra.cli.settings import Setting, settings_by_name
+from palaestra.cli.run_settings import Setting, settings_by_name
 from palaestra.trainers.validation import flat, plain
 
 MAIN = {
@@ -49,8 +49,8 @@ def is_main(path: str) -> bool:
 def short_help(default: Any, prog: str, about: str | None) -> str:
     """Return the help of a command whose options have these defaults, as wide as the terminal."""
     values = {name.removeprefix("config.").removesuffix(".name"): value for name, value in flat(plain(default)).items()}
-    known = settings_by_name(type(default))
-    settings = [(known[name], value) for name, value in values.items() if name in known]
+    by_name = settings_by_name(type(default))
+    settings = [(by_name[name], value) for name, value in values.items() if name in by_name]
     positional = [(setting, value) for setting, value in settings if setting.positional]
     sections: dict[str, list[str]] = {}
     for setting, value in sorted(settings, key=lambda pair: "." in pair[0].name):
@@ -61,7 +61,9 @@ def short_help(default: Any, prog: str, about: str | None) -> str:
     arguments = [_lines(_metavar(setting.annotation), setting, value) for setting, value in positional]
     hidden = sum(not is_main(setting.path) for setting, _ in settings)
     closing = f"{hidden} more settings go by --set NAME=VALUE or a --config FILE; --help-all shows them too."
-    blocks = [usage, [about or inspect.getdoc(type(default)) or ""], *arguments, *sections.values(), [closing]]
+    paragraphs = (about or inspect.getdoc(type(default)) or "").split("\n\n")
+    description = [textwrap.wrap(paragraph, _columns()) for paragraph in paragraphs]
+    blocks = [usage, *description, *arguments, *sections.values(), textwrap.wrap(closing, _columns())]
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
@@ -85,8 +87,8 @@ def _lines(invocation: str, setting: Setting, value: Any) -> list[str]:
     text = re.split(r"(?<=\.)\s+(?=[A-Z`])", text)[0]
     if value not in (None, "", [], tyro.MISSING):
         text += f" (default: {' '.join(map(str, value)) if isinstance(value, list) else value})"
-    columns = max(20, min(shutil.get_terminal_size().columns, 120) - _COLUMN)
-    lines, indent = textwrap.wrap(text, columns, break_on_hyphens=False), " " * _COLUMN
+    lines = textwrap.wrap(text, max(20, _columns() - _COLUMN), break_on_hyphens=False)
+    indent = " " * _COLUMN
     first = f"  {invocation}"
     if len(first) < _COLUMN:
         return [first.ljust(_COLUMN) + lines[0], *(indent + line for line in lines[1:])]
@@ -115,3 +117,8 @@ def _metavar(annotation: Any) -> str:
         item = _metavar(get_args(inner)[0])
         return item if tyro.conf.UseAppendAction in markers else f"{item} ..."
     return "{True,False}" if inner is bool else str(inner.__name__).upper()
+
+
+def _columns() -> int:
+    """Return the width of the terminal, of which no more than 120 columns are used."""
+    return min(shutil.get_terminal_size().columns, 120)

@@ -16,7 +16,7 @@ from palaestra.cli import train
 from palaestra.cli.analyse import show
 from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting, require_writable
-from palaestra.cli.settings import option_value
+from palaestra.cli.run_settings import option_value
 from palaestra.cli.view import chosen_numbers
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig

@@ -12,8 +12,8 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.ids import import_allowed, resolve_all
+from palaestra.cli.run_settings import RunOptions, named_options, option_value, with_settings
 from palaestra.cli.running import go_on, understood
-from palaestra.cli.settings import RunOptions, named_options, option_value, with_settings
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config

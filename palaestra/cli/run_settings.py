@@ -111,50 +111,51 @@ def settings_by_name(kind: type) -> dict[str, Setting]:
     """Return the options of a class by their names and those of their fields, each with its section and without. Of two
     that end in the same word, that word is the first one's.
     """
-    known: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for setting in settings_of(kind):
         for name in (setting.name, setting.path, setting.name.rpartition(".")[2], setting.field):
-            known.setdefault(name, setting)
-    return known
+            settings.setdefault(name, setting)
+    return settings
 
 
 def with_settings(arguments: Sequence[str], kind: type) -> tuple[list[str], dict[str, Any]]:
     """Return the arguments with the words that `--config` and `--set` stand for in front of their options; and those of
     these settings that the command line takes without a name (environment, files), by field.
     """
-    known, named = settings_by_name(kind), named_options(arguments)
+    settings, command_line = settings_by_name(kind), named_options(arguments)
     for name in ("config", "config_files", "set", "set_values"):  # They name settings, and are none.
-        del known[name]
+        del settings[name]
     contents = [(f"--config {path}", _content(Path(path))) for path in option_values(arguments, "--config")]
     contents += [(f"--set {text}", _pair(text)) for text in option_values(arguments, "--set")]
     values: dict[str, tuple[Setting, Any]] = {}
     for source, content in contents:
         for name, value in flat(content).items():
-            setting = _setting(name, known, source)
+            setting = _setting(name, settings, source)
             values[setting.path] = (setting, value)
     words: list[str] = []
     positional: dict[str, Any] = {}
     for setting, value in values.values():
         if setting.positional:
             positional[setting.field] = value
-        elif setting.flag[2:] not in named:
+        elif setting.flag[2:] not in command_line:
             words += setting.words(value)
     # A list of values ends where the next option begins.
     first = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     return [*arguments[:first], *words, *arguments[first:]], positional
 
 
-def _setting(name: str, known: Mapping[str, Setting], source: str) -> Setting:
+def _setting(name: str, settings: Mapping[str, Setting], source: str) -> Setting:
     """Return the setting of this name, with or without its section. Raise `UsageError` for an unknown one."""
     # In a run's config.json a part of the recipe has a name, and so has the recipe.
     path = name.replace("-", "_").removesuffix(".name").removesuffix(".recipe_name")
     section, _, last = path.rpartition(".")
-    setting = known.get(path) or known.get(last)
+    setting = settings.get(path) or settings.get(last)
     if setting is not None and {*path.split(".")} <= {*setting.name.split("."), setting.field}:
         return setting
-    if section in known and known[section].parts:  # A part of the user's own, whose settings are known when it is.
-        return replace(known[section], name=path, field=last, parts={})
-    close = [known[match].name for match in get_close_matches(last, known, n=1)]
+    # The settings of a user's own part are known when it is opened.
+    if section in settings and settings[section].parts:
+        return replace(settings[section], name=path, field=last, parts={})
+    close = [settings[match].name for match in get_close_matches(last, settings, n=1)]
     hint = f"did you mean {close[0]}? " if close else ""
     raise UsageError(f"{source}: unknown option {name!r}; {hint}--help-all shows them all")
 

@@ -7,7 +7,7 @@ import pytest
 from commands import run, words
 
 from palaestra.cli import sft, sweep, train
-from palaestra.cli.settings import settings_of
+from palaestra.cli.run_settings import settings_of
 from palaestra.cli.short_help import MAIN
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig, tiny_config
