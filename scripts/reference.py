@@ -15,6 +15,7 @@ from typing import Any
 
 from palaestra.agents.play import TokenLimits
 from palaestra.cli.agents import AgentOptions
+from palaestra.cli.short_help import field_texts, is_main
 from palaestra.endpoint import EndpointConfig
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.sandboxes import Limits
@@ -31,8 +32,10 @@ HEAD = """\
 
 Written by `make docs` from the source; edit the words there. On the command line `num_prompts` of the section `play` is
 `--play.num-prompts`, and `ordered`, a `bool`, is `--play.ordered` or `--play.no-ordered`; in Python it is
-`tiny_config(ID, num_prompts=4)`, for no name stands in two sections. `palaestra COMMAND --help` shows what a command
-takes. A run's `config.json` holds the values that it was run with. [train.md](train.md) says how they are used.
+`tiny_config(ID, num_prompts=4)`, for no name stands in two sections. `palaestra COMMAND --help` shows the settings that
+are changed most; here the others are in tables of their own. They go in a file, by `--set`, and as options too
+([how](train.md#settings-in-a-file)); `--help-all` shows them. A run's `config.json` holds the values that it was run
+with. [train.md](train.md) says how they are used.
 """
 ENVIRONMENTS = """\
 ## Options of environments
@@ -100,7 +103,7 @@ def nested(title: str, columns: Mapping[str, Any], prefix: str = "") -> Iterator
     }
     if own := [name for name, value in values(first).items() if not is_dataclass(value) and name != "recipe_name"]:
         where = f"`--{prefix.replace('_', '-')}.NAME`." if prefix else ""
-        yield section(f"{prefix or 'At the top'}: `{title}`", where, type(first), shown, only=own)
+        yield section(f"{prefix or 'At the top'}: `{title}`", where, type(first), shown, settings=own, prefix=prefix)
     for name in sections:
         below = {column: getattr(made, name) for column, made in columns.items()}
         yield from nested(type(getattr(first, name)).__name__, below, f"{prefix}.{name}" if prefix else name)
@@ -144,17 +147,26 @@ def section(
     kind: type,
     columns: Mapping[str, Mapping[str, Any]] | None = None,
     said: str | None = None,
-    only: Sequence[str] | None = None,
+    settings: Sequence[str] | None = None,
+    prefix: str = "",
 ) -> str:
-    """One class as a table: a row a field, all or `only` some, and a column for each set of values."""
+    """Return a class as a table with a row a field and a column for each set of values; or some `settings` of a run as
+    two tables, of those that `--help` shows and of the others.
+    """
     shown = columns or {"default": defaults(kind)}
     said = " ".join((inspect.getdoc(kind) or "").split()) if said is None else said
-    rows = [["name", "type", *shown, "what it is"], ["---"] * (len(shown) + 3)]
-    for name, (type_, words) in declared(kind).items():
-        if only is not None and name not in only:
-            continue
-        rows.append([f"`{name}`", f"`{type_}`", *(cell(found.get(name, MISSING)) for found in shown.values()), words])
-    return f"## {title}\n\n{f'{where} {said}'.strip()}\n\n{drawn(rows)}\n"
+    rows = {
+        name: [f"`{name}`", f"`{type_}`", *(cell(found.get(name, MISSING)) for found in shown.values()), words]
+        for name, (type_, words) in declared(kind).items()
+    }
+    head = [["name", "type", *shown, "what it is"], ["---"] * (len(shown) + 3)]
+    tables = {"": list(rows)}
+    if settings is not None:
+        main = [name for name in settings if is_main(f"{prefix}.{name}".strip("."))]
+        tables = {"On the command line:": main, "In a file:": [name for name in settings if name not in main]}
+    parts = [[caption, drawn([*head, *(rows[name] for name in names)])] for caption, names in tables.items() if names]
+    blocks = [f"## {title}", f"{where} {said}".strip(), *(block for part in parts for block in part if block)]
+    return "\n\n".join(blocks) + "\n"
 
 
 def drawn(rows: Sequence[Sequence[str]]) -> str:
@@ -169,15 +181,12 @@ def declared(kind: type) -> dict[str, tuple[str, str]]:
         found |= declared(base) if is_dataclass(base) else {}
     (body,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
-    for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
+    for statement in body.body:
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue
-        if statement.target.id.startswith("_"):
-            continue
-        words = ""
-        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            words = " ".join(str(following.value.value).split())
-        found[statement.target.id] = (plain(statement.annotation), words)
+        if not statement.target.id.startswith("_"):
+            words = field_texts(kind).get(statement.target.id, "")
+            found[statement.target.id] = (plain(statement.annotation), words)
     for field in fields(kind) if is_dataclass(kind) else ():
         if table := field.metadata.get(PARTS):
             found[field.name] = (f"Literal[{', '.join(map(repr, table))}]", found[field.name][1])

@@ -19,30 +19,49 @@ from palaestra.errors import PalaestraError, unknown_name
 # Set before torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-COMMANDS = {
-    "list": "show the registered environments",
-    "check": "test an environment against the contract, hostile input and cheats",
-    "play": "step an environment by hand, turn by turn",
-    "train": "train an agent in an environment with GRPO",
-    "recipes": "show the presets of the algorithm, each value with its source",
-    "eval": "measure an agent on held-out tasks, or two agents against each other",
-    "view": "look at a run: curves, groups, episodes, tokens",
-    "analyse": "runs and files of episodes in figures, side by side, with intervals over seeds",
-    "sweep": "train a grid of settings over several seeds and compare the results",
-    "audit": "check the records of a run: masks, groups, advantages, rewards",
-    "replay": "run recorded episodes again without their tools, and prove them identical",
-    "rescore": "compute another reward over recorded episodes",
-    "judge": "label recorded episodes with a teacher's verdicts, for a reward model to learn from",
-    "collect": "let a teacher play and keep its best episodes",
-    "curate": "let a model play, and keep the tasks that it solves now and then",
-    "sft": "imitate recorded episodes",
-    "data": "look at a file of tasks, or find the row that is wrong",
-    "pool": "make one file of training tasks of several, without duplicates, tests and ambiguity",
-    "index": "make an index of a corpus that agents search, or ask one by hand",
-    "serve": "serve a sandbox, an index, an environment, a model or a judge to other machines",
-    "doctor": "what is installed, what a model's template does, what memory it needs",
-    "demo": "cold-start the tiny agent, train it, and compare it with control runs",
+SERVICES = {
+    "sandbox": "run the programs of agents that play on other machines",
+    "search": "answer searches of an index, as Search-R1's retriever does",
+    "mcp": "offer an environment to MCP clients",
+    "vllm": "run vLLM servers for the model that a run trains",
+    "rrm": "run a judge (reward model) as an OpenAI-compatible server",
 }
+GROUPS = {
+    "environments": {
+        "list": "show the registered environments",
+        "check": "test an environment against the contract, hostile input and cheats",
+        "play": "step an environment by hand, turn by turn",
+    },
+    "agents": {
+        "eval": "measure an agent on held-out tasks, or two agents against each other",
+        "doctor": "what is installed, what a model's template does, what memory it needs",
+    },
+    "training": {
+        "demo": "cold-start the tiny agent, train it, and compare it with control runs",
+        "train": "train an agent in an environment with GRPO",
+        "recipes": "show the presets of the algorithm, each value with its source",
+        "sft": "imitate recorded episodes",
+        "sweep": "train a grid of settings over several seeds and compare the results",
+    },
+    "looking": {
+        "view": "look at a run: curves, groups, episodes, tokens",
+        "analyse": "runs and files of episodes in figures, side by side, with intervals over seeds",
+        "audit": "check the records of a run: masks, groups, advantages, rewards",
+        "replay": "run recorded episodes again without their tools, and prove them identical",
+        "rescore": "compute another reward over recorded episodes",
+    },
+    "data": {
+        "collect": "let a teacher play and keep its best episodes",
+        "curate": "let a model play, and keep the tasks that it solves now and then",
+        "judge": "label recorded episodes with a teacher's verdicts, for a reward model to learn from",
+        "data": "look at a file of tasks, or find the row that is wrong",
+        "pool": "make one file of training tasks of several, without duplicates, tests and ambiguity",
+        "index": "make an index of a corpus that agents search, or ask one by hand",
+    },
+    "serving": {f"serve {name}": text for name, text in SERVICES.items()},
+}
+"""The commands by what they are for, as `palaestra --help` shows them."""
+COMMANDS = tuple(dict.fromkeys(name.partition(" ")[0] for group in GROUPS.values() for name in group))
 HELP = ("--help", "-h", "help")
 _MODULES = {"list": "palaestra.cli.listing"}  # A module called list would hide Python's own from this package.
 _EXTRAS = {
@@ -94,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     name, remaining = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name in HELP:
-        print(usage("palaestra COMMAND", COMMANDS, "'palaestra --version' shows the version."))
+        print(usage("palaestra COMMAND", GROUPS, "'palaestra --version' shows the version."))
         return 0
     if name in ("-V", "--version"):
         from palaestra import __version__
@@ -122,14 +141,18 @@ def _run(arguments: list[str]) -> int:
     return status
 
 
-def usage(command: str, entries: Mapping[str, str], more: str = "") -> str:
-    """Return the help of a command that is followed by one of these entries, as wide as the terminal."""
-    columns, widest = shutil.get_terminal_size().columns, max(map(len, entries))
+def usage(command: str, groups: Mapping[str, Mapping[str, str]], more: str = "") -> str:
+    """Return the help of a command that is followed by an entry of one of these groups, as wide as the terminal."""
+    columns = shutil.get_terminal_size().columns
+    widest = max(len(name) for entries in groups.values() for name in entries)
     indent = " " * (widest + 4)
-    lines = [
-        textwrap.fill(f"  {name:<{widest}}  {text}", max(columns, len(indent) + 20), subsequent_indent=indent)
-        for name, text in entries.items()
-    ]
+    lines: list[str] = []
+    for heading, entries in groups.items():
+        lines += [f"{heading}:"] if heading else []
+        lines += [
+            textwrap.fill(f"  {name:<{widest}}  {text}", max(columns, len(indent) + 20), subsequent_indent=indent)
+            for name, text in entries.items()
+        ]
     closing = f"'{command} --help' shows its options with their defaults. {more}".rstrip()
     return "\n".join([f"usage: {command} [options]", "", *lines, "", textwrap.fill(closing, max(columns, 20))])
 

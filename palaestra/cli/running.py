@@ -16,6 +16,7 @@ import tyro
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting
+from palaestra.cli.short_help import short_help
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
@@ -71,27 +72,25 @@ def go_on(
     return 0
 
 
-def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
-    """What an option is given on the command line, the last time it is named; other defaults depend on it."""
-    values = [
-        argument.partition("=")[2] or following
-        for argument, following in zip(arguments, [*arguments[1:], ""], strict=False)
-        if argument.partition("=")[0] in spellings
-    ]
-    return values[-1] if values else None
-
-
-def named_options(arguments: Sequence[str]) -> set[str]:
-    """The options that a command line names, without their dashes."""
-    return {word[2:].partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
-
-
-def understood(default: OptionsT, arguments: Sequence[str], **more: Any) -> OptionsT:
-    """The options as the arguments change them. One that there is not is held against the last words of those there
-    are: nobody remembers every section, and tyro finds no slip of a key behind one.
+def understood(
+    default: OptionsT, arguments: Sequence[str], prog: str, about: str | None = None, markers: Sequence[Any] = ()
+) -> OptionsT:
+    """Return the options as the arguments change them. An unknown one is compared with the last words of all, because
+    nobody remembers every section.
     """
-    kind = default.__class__
-    options, unknown = tyro.cli(kind, args=list(arguments), default=default, return_unknown_args=True, **more)
+    if {"-h", "--help"} & {*arguments}:
+        print(short_help(default, prog, about))
+        raise SystemExit(0)
+    words = ["--help" if word == "--help-all" else word for word in arguments]
+    options, unknown = tyro.cli(
+        default.__class__,
+        args=words,
+        default=default,
+        return_unknown_args=True,
+        prog=prog,
+        description=about,
+        config=markers,
+    )
     if not unknown:
         return options
     names = [name.removeprefix("config.").removesuffix(".name") for name in flat(plain(options))]
@@ -101,7 +100,7 @@ def understood(default: OptionsT, arguments: Sequence[str], **more: Any) -> Opti
     close = get_close_matches(wrong.rpartition(".")[2].lstrip("-").replace("_", "-"), by_last, n=3)
     hint = " or ".join("--" + by_last[last].replace("_", "-") for last in close)
     meant = f"did you mean {hint}? " if hint and wrong.startswith("--") else ""
-    raise UsageError(f"unknown option {wrong!r}; {meant}--help shows them all")
+    raise UsageError(f"unknown option {wrong!r}; {meant}--help-all shows them all")
 
 
 def _way_on(command: str, record: Run) -> str:

@@ -6,23 +6,15 @@ A service is a module `serve_NAME` with `run(arguments)`, imported when it is ca
 from collections.abc import Sequence
 from importlib import import_module
 
-from palaestra.cli import HELP, usage
+from palaestra.cli import HELP, SERVICES, usage
 from palaestra.errors import UsageError, unknown_name
-
-SERVICES = {
-    "sandbox": "run the programs of agents that play on other machines",
-    "search": "answer searches of an index, as Search-R1's retriever does",
-    "mcp": "offer an environment to MCP clients",
-    "vllm": "run vLLM servers for the model that a run trains",
-    "rrm": "run a judge (reward model) as an OpenAI-compatible server",
-}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one service until it is interrupted."""
     name, remaining = (arguments[0], arguments[1:]) if arguments else (HELP[0], ())
     if name in HELP:
-        print(usage("palaestra serve SERVICE", SERVICES))
+        print(usage("palaestra serve SERVICE", {"": SERVICES}))
         return 0
     if name not in SERVICES:
         raise UsageError(unknown_name("service", name, SERVICES))

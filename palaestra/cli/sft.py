@@ -13,45 +13,41 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
-from palaestra.cli.ids import AllowsCode, import_allowed
-from palaestra.cli.running import go_on, named_options, option_value, understood
+from palaestra.cli.ids import import_allowed
+from palaestra.cli.run_settings import RunOptions, named_options, option_value, with_settings
+from palaestra.cli.running import go_on, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.saved_config import read_config, trusted
 from palaestra.trainers.run.tracking import require_trackers
 from palaestra.trainers.scale.ranks import require_alone
+from palaestra.trainers.validation import changed
 
 
 @dataclass(frozen=True)
-class SFTOptions(AllowsCode):
+class SFTOptions(RunOptions):
     """Imitate recorded episodes: what the agent said in them, given what it had read.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
     """
 
     config: Annotated[SFTConfig, tyro.conf.arg(name="")]
-    run: Path | None = None
-    """Folder for the results; runs/sft-NAME by default."""
-    resume: Path | None = None
-    """Go on with the run in this folder; it knows its files and options."""
-
-    def __post_init__(self) -> None:
-        if self.run is not None and self.resume is not None:
-            raise UsageError("--resume names the folder already; leave out --run")
 
 
 def parse(arguments: Sequence[str]) -> SFTOptions:
     """Options whose defaults fit the model that is asked for, or are those of the run that is gone on with."""
+    arguments, positional = with_settings(arguments, SFTOptions)
     prog, resumed = "palaestra sft", option_value(arguments, "--resume")
     if not resumed:
         model = option_value(arguments, "--model", "-m") or "tiny"
         config = tiny_sft_config() if model == "tiny" else SFTConfig(model=model)
-        return understood(SFTOptions(config), arguments, prog=prog)
+        return understood(SFTOptions(changed(config, positional)), arguments, prog)
     saved = read_config(Path(resumed))
     if not isinstance(saved, SFTConfig):
         raise UsageError(f"{resumed} holds a run of the kind {saved.KIND}; go on with it by palaestra train")
-    options = understood(SFTOptions(replace(saved, track=())), arguments, prog=prog)
+    default = changed(replace(saved, track=()), positional)
+    options = understood(SFTOptions(default), arguments, prog)
     trusted(Path(resumed), saved, options.config, named_options(arguments))
     return options if options.config.files else replace(options, config=replace(options.config, files=saved.files))
 

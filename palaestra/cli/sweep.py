@@ -16,16 +16,16 @@ from palaestra.cli import train
 from palaestra.cli.analyse import show
 from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting, require_writable
-from palaestra.cli.running import option_value
+from palaestra.cli.run_settings import option_value
 from palaestra.cli.view import chosen_numbers
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 
 _ABOUT = "Train a grid of settings over seeds as ordinary runs, and print one table with 95 % intervals over seeds."
-_NOT_SWEPT = ("seed", "seeds", "run", "resume", "over", "json", "plot", "at-once")
+_NOT_SWEPT = ("seed", "seeds", "run", "resume", "over", "json", "plot", "at-once", "config", "set")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepOptions(train.TrainOptions):
     """Options of train, and those of a sweep."""
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from palaestra.cli.ids import AllowsCode, import_allowed, resolve_all
-from palaestra.cli.running import go_on, named_options, option_value, understood
+from palaestra.cli.ids import import_allowed, resolve_all
+from palaestra.cli.run_settings import RunOptions, named_options, option_value, with_settings
+from palaestra.cli.running import go_on, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
@@ -24,7 +25,7 @@ from palaestra.trainers.validation import PARTS, changed, plain
 
 
 @dataclass(frozen=True)
-class TrainOptions(AllowsCode):
+class TrainOptions(RunOptions):
     """Train an agent with GRPO. Without --model it is the built-in tiny one.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
@@ -34,19 +35,10 @@ class TrainOptions(AllowsCode):
     recipe: Annotated[
         str,
         tyro.conf.arg(
-            help=f"Preset of the algorithm: {', '.join(RECIPES)}. `palaestra recipes` shows them. --recipe.PART NAME "
-            "changes a part of it."
+            help="Preset of the algorithm; --recipe.PART NAME changes a part of it, and `palaestra recipes` shows them "
+            f"all: {', '.join(RECIPES)}."
         ),
     ] = "grpo-tcr"
-    run: Path | None = None
-    """Folder for the results; runs/NAME by default."""
-    resume: Path | None = None
-    """Go on with the run in this folder; it knows its environment and options. Modules and services that its file names
-    (sandboxes, judges, servers, trackers) are named again, as the interrupted run says."""
-
-    def __post_init__(self) -> None:
-        if self.run is not None and self.resume is not None:
-            raise UsageError("--resume names the folder already; leave out --run")
 
 
 def parse(
@@ -57,6 +49,7 @@ def parse(
 
     Those of a run that is gone on with are the defaults then: what differs from them was asked for.
     """
+    arguments, positional = with_settings(arguments, kind)
     resumed, model = option_value(arguments, "--resume"), option_value(arguments, "--model")
     requested_recipe = option_value(arguments, "--recipe")
     preset = requested_recipe or "grpo-tcr"
@@ -70,10 +63,11 @@ def parse(
         preset = config.recipe.recipe_name
     else:
         config = (tiny_config if model in (None, "tiny") else grpo_config)(tyro.MISSING, preset)
-    recipe, remaining = _with_parts(config.recipe, list(arguments))
+    config = changed(config, positional)
+    recipe, remaining = _with_parts(config.recipe, arguments)
     default = kind(replace(config, recipe=recipe), preset)
     markers = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
-    options = understood(default, remaining, prog=prog, description=about, config=markers)
+    options = understood(default, remaining, prog, about, markers)
     import_allowed(options.allow_code)
     requested, env = options.config, options.config.env
     if saved is not None:

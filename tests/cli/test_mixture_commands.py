@@ -6,6 +6,8 @@ import shutil
 import pytest
 from commands import refused, run, words
 
+from palaestra.trainers.setup import cold_start
+
 ENVIRONMENTS = '''
 import palaestra
 from palaestra.envs import Task, ToolEnv
@@ -40,9 +42,7 @@ palaestra.register("pair/No-v0", "pair:No", demonstrator="pair:play")
 TINY = (
     *("--steps", 2, "--eval-tasks", 8, "--play.num-prompts", 4, "--play.num-generations", 4, "--play.slots", 16),
     *("--save.checkpoint-every", 1, "--device", "cpu", "--play.max-turn-tokens", 8),
-    *("--cold-start.demonstrations", 60, "--cold-start.first-gate", 30, "--cold-start.gate-every", 15),
-    *("--cold-start.gate-tasks", 8, "--cold-start.imitation-gate", 0.2, "--cold-start.decay-steps", 2),
-    *("--cold-start.layers", 1, "--cold-start.warmup-steps", 5),
+    *("--cold-start.demonstrations", 60, "--cold-start.imitation-gate", 0.2, "--cold-start.layers", 1),
 )
 
 
@@ -67,6 +67,9 @@ def trained(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
+        constants = {"_FIRST_GATE": 30, "_GATE_EVERY": 15, "_GATE_TASKS": 8, "_DECAY_STEPS": 2, "_WARMUP_STEPS": 5}
+        for name, value in constants.items():
+            patch.setattr(cold_start, name, value)
         arguments = ("train", "pair:pair/Yes-v0=3", "pair:pair/No-v0=1", "--run", "runs/mixed", *TINY)
         assert main([*map(str, arguments)]) == 0
     return folder / "runs" / "mixed"

@@ -74,10 +74,10 @@ def test_a_part_that_there_is_not_is_told_what_there_is(capsys, named):
     assert f"it must be one of {known}" in err
 
 
-def test_help_shows_the_options_by_section(capsys):
-    status, out, _ = run(capsys, "train", "--help")
+def test_help_all_shows_the_options_by_section(capsys):
+    status, out, _ = run(capsys, "train", "--help-all")
     assert status == 0
-    assert "--recipe STR Preset of the algorithm" in out
+    assert "--recipe STR Preset of the algorithm;" in out
     sections = ("env", "recipe", "recipe.loss", "play", "optimizer", "save", "cold-start")
     places = [out.index(f" {name} options ") for name in sections]
     assert places == sorted(places)
@@ -99,7 +99,7 @@ def test_help_shows_the_options_by_section(capsys):
         ("train", "--resum", "did you mean --resume?"),
         ("demo", "--num-pormpts", "did you mean --play.num-prompts?"),
         ("sft", "--lerning-rate", "did you mean --optimizer.learning-rate"),
-        ("train", "--nothing-like-it", "unknown option '--nothing-like-it'; --help shows them all"),
+        ("train", "--nothing-like-it", "unknown option '--nothing-like-it'; --help-all shows them all"),
     ],
 )
 def test_a_slip_is_told_the_option_that_was_meant_with_its_section(capsys, command, slip, meant):

@@ -22,6 +22,8 @@ from palaestra.trainers.config.recipes import CORRECTIONS, Recipe
 from palaestra.trainers.validation import PARTS, flat, plain
 
 CLI = ROOT / "palaestra" / "cli"
+LONG_HELP = ("train", "sweep", "demo", "sft")
+"""Commands whose `--help` shows only their main options, and `--help-all` every one."""
 SUBCOMMANDS = {
     "serve": (
         *CLI.glob("serve_*.py"),
@@ -105,7 +107,8 @@ def options(command: str) -> frozenset[str]:
     """The options that a command's help shows, read from where they are declared."""
     shown = StringIO()
     with redirect_stdout(shown), suppress(SystemExit):
-        main([command, "--help"])
+        main([command, "--help-all" if command in LONG_HELP else "--help"])
+    shown.write("--help-all" * (command in LONG_HELP))
     # Those of a part are in the help only where a recipe has it.
     return frozenset(re.findall(OPTION, shown.getvalue())) | (of_parts() if command == "train" else frozenset())
 
@@ -177,8 +180,9 @@ def test_every_option_of_the_suite_has_a_row_and_words() -> None:
 
 def test_every_setting_has_a_row_and_words() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-    source = ast.parse((ROOT / "trainers" / "config" / "grpo_config.py").read_text("utf-8"))
-    configs = [node for node in source.body if isinstance(node, ast.ClassDef)]
+    files = sorted((ROOT / "trainers" / "config").glob("*_config.py"))
+    sources = [ast.parse(file.read_text("utf-8")) for file in files]
+    configs = [node for source in sources for node in source.body if isinstance(node, ast.ClassDef)]
     sections = {"env", "play", "engine", "recipe", "optimizer", "scale", "save", "eval", "cold_start"}
     named = {ast.unparse(node.target) for one in configs for node in one.body if isinstance(node, ast.AnnAssign)}
     for name in sorted(named - sections - {"KIND", "LENGTH"}):

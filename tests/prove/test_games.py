@@ -18,6 +18,7 @@ from palaestra.trainers.evaluation.during_training import evaluate_both
 from palaestra.trainers.evaluation.evaluate import by_seat, evaluate
 from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.setup import cold_start
 from palaestra.trainers.setup.cold_start import raise_tiny
 from palaestra.trainers.setup.open_run import limits
 from palaestra.trainers.validation import changed
@@ -31,8 +32,10 @@ RELAY = tiny_config(relay_world.GAME, seed=0, device="cpu", steps=16)
 
 def raised(config, demonstrations):
     """A tiny agent that can use its tool and mostly does not."""
-    short = changed(config, {"demonstrations": demonstrations, "first_gate": 150, "decay_steps": 100})
-    return raise_tiny(short).local
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold_start, "_FIRST_GATE", 150)
+        patch.setattr(cold_start, "_DECAY_STEPS", 100)
+        return raise_tiny(changed(config, {"demonstrations": demonstrations})).local
 
 
 def lesson(agent, model, config):

@@ -18,7 +18,7 @@ from palaestra.trainers import tiny_config
 from palaestra.trainers.evaluation.evaluate import evaluate
 from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.setup.cold_start import cold_start
+from palaestra.trainers.setup import cold_start
 from palaestra.trainers.setup.open_run import limits, open_arena
 
 pytestmark = pytest.mark.prove
@@ -57,8 +57,6 @@ def config(tmp_path):
         num_prompts=8,
         max_grad_norm=0.1,
         demonstrations=2000,
-        first_gate=150,
-        decay_steps=100,
     )
 
 
@@ -68,9 +66,13 @@ def measured(agent, config):
     return {name: sum(one.parts[name] for one in episodes) / len(episodes) for name in ("format", "error")}
 
 
-def test_f30_a_judge_learns_the_form_of_verdicts_and_scores_that_are_near_the_labels(config):
+def test_f30_a_judge_learns_the_form_of_verdicts_and_scores_that_are_near_the_labels(config, monkeypatch):
+    monkeypatch.setattr(cold_start, "_FIRST_GATE", 150)
+    monkeypatch.setattr(cold_start, "_DECAY_STEPS", 100)
     with closing(open_arena(config)) as arena:
-        raised = cold_start(arena, rule, seed=0, limits=limits(config), device_name="cpu", config=config.cold_start)
+        raised = cold_start.cold_start(
+            arena, rule, seed=0, limits=limits(config), device_name="cpu", config=config.cold_start
+        )
         local = raised.local
         fresh = serve(tiny_model(len(local.tokenizer), seed=1), local.tokenizer, slots=96, seed=0)
         untrained, imitated = measured(fresh.agent, config), measured(local.agent, config)

@@ -18,21 +18,20 @@ from palaestra.trainers.setup import cold_start as room
 from palaestra.trainers.setup.cold_start import cold_start, demonstrate
 
 DEMONSTRATOR = palaestra.demonstrator("palaestra/TwoHop-v0")
-SMALL = ColdStartConfig(
-    demonstrations=24,
-    first_gate=2,
-    gate_every=2,
-    imitation_steps=4,
-    decay_steps=3,
-    gate_tasks=4,
-    layers=1,
-    max_attempts=3,
-)
+SMALL = ColdStartConfig(demonstrations=24, imitation_steps=4, layers=1, max_attempts=3)
+
+
+def shorten(monkeypatch, first_gate=2, gate_every=2):
+    """Measure the gate early, often and on few episodes."""
+    constants = {"_FIRST_GATE": first_gate, "_GATE_EVERY": gate_every, "_DECAY_STEPS": 3, "_GATE_TASKS": 4}
+    for name, value in constants.items():
+        monkeypatch.setattr(room, name, value)
 
 
 def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR, turn=20):
     """Raise with a gate that answers these values in turn; returns the progress and the pupil."""
     answers = iter(gates)
+    shorten(monkeypatch)
     monkeypatch.setattr(room, "_reached", lambda *_: next(answers))
     seen = []
     pupil = cold_start(
@@ -101,11 +100,10 @@ def test_when_no_weights_pass_the_run_stops(two_hop, monkeypatch):
         raised(two_hop, [0.1, 0.2] * 3, monkeypatch)
 
 
-def test_the_gate_really_plays(two_hop):
+def test_the_gate_really_plays(two_hop, monkeypatch):
     """Random weights do not pass it."""
-    config = ColdStartConfig(
-        demonstrations=12, first_gate=1, gate_every=1, imitation_steps=1, max_attempts=1, gate_tasks=4, layers=1
-    )
+    shorten(monkeypatch, first_gate=1, gate_every=1)
+    config = ColdStartConfig(demonstrations=12, imitation_steps=1, max_attempts=1, layers=1)
     how = {"seed": 0, "limits": TokenLimits(72, 256), "slots": 4, "device_name": "cpu"}
     with pytest.raises(TrainingHalted):
         cold_start(two_hop, DEMONSTRATOR, **how, config=config, sft=SFTConfig(batch_rows=4))
@@ -236,9 +234,9 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
     local = serve(tiny_model(len(families.TOKENIZERS["tiny"]), layers=1), families.TOKENIZERS["tiny"], slots=4)
     monkeypatch.setattr(room, "play", watched)
-    room._reached(local, file_of_sums, TokenLimits(10, 120), ColdStartConfig(), room._Measure(with_tool={"": True}))
+    room._reached(local, file_of_sums, TokenLimits(10, 120), room._Measure(with_tool={"": True}))
     measured = {start.task for start in begun}
-    assert len(begun) == len({start.seed for start in begun}) == ColdStartConfig().gate_tasks
+    assert len(begun) == len({start.seed for start in begun}) == room._GATE_TASKS
     assert shown.isdisjoint(measured)
     assert shown | measured == set(range(file_of_sums.task_count))
 

@@ -24,7 +24,7 @@ from palaestra.trainers.reward.reward_model import ReasoningReward
 from palaestra.trainers.run.atomic_files import PART, whole_folder, write_text
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.progress import Progress
-from palaestra.trainers.run.saved_config import FREE, ROUNDING, read_config, refused
+from palaestra.trainers.run.saved_config import FREE, ROUNDING, VERSION, read_config, refused, written_config
 from palaestra.trainers.run.versions import cpu_seconds, versions
 from palaestra.trainers.validation import changed, flat, plain
 from palaestra.trainers.view.report import save_curve, transcript
@@ -265,7 +265,7 @@ def test_other_ranks_of_a_job_hold_a_run_open_beside_the_first_and_write_nothing
 
 
 def edited(**content):
-    return json.dumps({"palaestra": 2, "kind": "grpo", "env": {"env_id": "x"}, **content})
+    return json.dumps({"palaestra": VERSION, "kind": "grpo", "env": {"env_id": "x"}, **content})
 
 
 OLD = json.dumps({"env_id": "palaestra/TwoHop-v0", "recipe": "grpo-tcr", "algorithm": {"name": "grpo-tcr"}})
@@ -299,6 +299,16 @@ def test_a_config_that_is_old_or_was_edited_into_nonsense_is_refused_in_one_sent
             claim(tmp_path)
         assert str(tmp_path / "config.json") in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def test_a_config_of_version_2_is_read_without_the_settings_that_are_constants_now(tmp_path):
+    content = json.loads(written_config(CONFIG)) | {"palaestra": 2}
+    content["cold_start"] |= {"gate_tasks": 8, "first_gate": 1, "gate_every": 1, "warmup_steps": 1, "decay_steps": 0}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert read_config(tmp_path) == CONFIG
+    (tmp_path / "config.json").write_text(json.dumps(content | {"palaestra": VERSION}))
+    with pytest.raises(UsageError, match="unknown option 'gate_tasks'"):
+        read_config(tmp_path)
 
 
 def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_path):

@@ -44,7 +44,7 @@ class EnvConfig:
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes; for one of a mixture
     calculator.KEY=VALUE."""
     curated: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--curated"])] = ()
-    """File of `palaestra curate`: of the training tasks only those that it names are played."""
+    """File of `palaestra curate`: only the training tasks that it names are played."""
     train_seats: tuple[str, ...] = ()
     """Seats that learn, in a game of several; all where none is named."""
     workers: Annotated[int, NOT_NEGATIVE] = 0

@@ -34,19 +34,19 @@ class PlayConfig:
     max_turn_tokens: Annotated[int, COUNT] = 4096
     """A turn that is cut here ends its episode."""
     max_episode_tokens: Annotated[int | None, Field(ge=2)] = None
-    """Longest row: prompt, tool results and what the agent says; the recipe's longest response plus 2560 by default."""
+    """Longest row: prompt, tool results and responses. By default the recipe's longest response plus 2560."""
     slots: Annotated[int, COUNT] = 256
     """Episodes played at once."""
     cache_tokens: Annotated[int | None, COUNT] = None
     """Tokens whose keys and values the built-in engine holds; turns wait for room. `slots` rows of full length, or what
     fits."""
     ordered: bool = False
-    """Wait for all running tools before decoding on: curves repeat bit by bit, but the slowest tool sets the pace."""
+    """Repeat curves bit by bit: decoding waits for all running tools. The slowest tool sets the pace."""
     max_broken_share: Annotated[float, SHARE] = 0.05
     """The run stops when more of a step's episodes than this are BROKEN, or dropped for a reward that is no number."""
     max_staleness: Annotated[int, NOT_NEGATIVE] = 0
-    """Updates that the weights may take between the choice of a token and what is learned from it: so many batches are
-    played ahead of the learner. 0 plays and learns by turns; more asks for an engine with weights of its own."""
+    """Batches that are played ahead of the learner. So many updates the weights may take between the choice of a token
+    and what is learned from it. 0 plays and learns by turns; more asks for an engine with weights of its own."""
     max_logprob_gap: Annotated[float | None, POSITIVE] = None
     """The run stops where engine and trainer differ by more, on average over tokens of the newest weights; none: by
     0.001 in any token where both compute with the same float32 weights, else by 0.1 on average."""
@@ -67,7 +67,7 @@ class EngineConfig:
     kind: Literal["torch", "process", "vllm"] = "torch"
     """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
     urls: Annotated[tuple[str, ...], SERVICE] = ()
-    """Addresses of vLLM servers, as `palaestra serve vllm` prints them; the least loaded is asked."""
+    """Addresses of vLLM servers, as `palaestra serve vllm` prints them. The least loaded is asked."""
     transfer: Literal["files", "nccl", "ipc"] = "files"
     """How weights get to the servers; the other two are vLLM's own between GPUs, and need palaestra[vllm]."""
     weights_folder: Annotated[str, SERVICE] = ""
@@ -107,7 +107,7 @@ class OptimizerConfig:
     max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 1.0
     """Gradients are scaled down to this norm."""
     micro_batch_tokens: Annotated[int, COUNT] = 16_384
-    """Tokens in one pass, common beginnings counted once; changes memory and speed, not the result."""
+    """Tokens in one pass: a matter of memory and speed. Common beginnings are counted once. The result is the same."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -139,10 +139,10 @@ class ScaleConfig:
     """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU for its steps alone. No, or
     what fits."""
     gradient_checkpointing: bool | None = None
-    """Keep one tensor a layer for the backward pass and compute the others again: about a third more time. No, or what
-    fits."""
+    """Keep one tensor a layer for the backward pass and compute the others again. It takes about a third more time. No,
+    or what fits."""
     lora_r: Annotated[int, NOT_NEGATIVE] = 0
-    """Rank of a LoRA adapter (palaestra[lora]), which is then all that learns; 0 for none."""
+    """Rank of a LoRA adapter, which is then all that learns; 0 for none. It needs palaestra[lora]."""
     lora_alpha: Annotated[float, POSITIVE] = 32.0
     """The adapter counts `lora_alpha / lora_r` times."""
     lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
@@ -160,8 +160,7 @@ class SaveConfig:
     """Files that are kept on disk."""
 
     checkpoint_every: Annotated[int | None, COUNT] = None
-    """Steps between checkpoints, an epoch of imitation where none is given; there is always one at the end and at an
-    interrupt."""
+    """Steps between checkpoints; None for an epoch of imitation. There is always one at the end and at an interrupt."""
     keep_checkpoints: Annotated[int, COUNT] = 2
     """Older checkpoints are removed."""
 
@@ -174,9 +173,10 @@ class PlaySaveConfig(SaveConfig):
     """Files that are kept on disk of a run that plays."""
 
     checkpoint_every: Annotated[int | None, COUNT] = 10
-    """Steps between checkpoints; there is always one at the end and at an interrupt."""
+    """Steps between checkpoints. There is always one at the end and at an interrupt."""
     recorded_groups: Annotated[int, NOT_NEGATIVE] = 2
-    """Groups a step whose episodes are kept on disk, whole, with their tokens, beside all BROKEN ones; 0 keeps none."""
+    """Groups a step whose episodes are kept on disk. They are kept whole, with their tokens, beside all BROKEN ones; 0
+    keeps none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +208,8 @@ class ColdStartConfig:
     imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Where no
     demonstration used one, the share of the demonstrations' success that all episodes are to reach."""
-    gate_tasks: Annotated[int, COUNT] = 192
-    """Episodes that the gate is measured on."""
-    first_gate: Annotated[int, NOT_NEGATIVE] = 300
-    """Imitation steps before the gate is first measured."""
-    gate_every: Annotated[int, COUNT] = 50
-    """Steps between measurements."""
-    warmup_steps: Annotated[int, COUNT] = 20
-    """Imitation steps over which the learning rate rises."""
     imitation_steps: Annotated[int, COUNT] = 700
     """Steps after which initial weights that have not reached the gate are given up."""
-    decay_steps: Annotated[int, NOT_NEGATIVE] = 150
-    """Steps in which the learning rate falls to 0 once the gate is passed."""
     max_attempts: Annotated[int, COUNT] = 5
     """Initial weights that are tried."""
 
@@ -244,11 +234,11 @@ class GRPOConfig:
     steps: Annotated[int, COUNT] = 450
     """How many batches to play and learn from."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    """`cpu`, `cuda`, or `auto`: a GPU if there is one."""
     eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
     """Held-out tasks, played before and after; 0 measures nothing."""
     track: Annotated[TrackerNames, SERVICE] = ()
-    """Trackers that get the figures beside the run's folder: wandb, trackio, tensorboard."""
+    """Trackers that get the metrics, beside the run's folder. One of wandb, trackio, tensorboard, or several."""
     collapse: Literal["warn", "stop", "off"] = "warn"
     """What follows where the policy collapses, told by entropy, log-prob gap, repetition and tool calls: a note, or an
     end with a checkpoint."""

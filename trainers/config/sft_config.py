@@ -46,9 +46,9 @@ class SFTConfig:
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """Decides the order, and the tiny agent's initial weights."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    """`cpu`, `cuda`, or `auto`: a GPU if there is one."""
     track: Annotated[TrackerNames, SERVICE] = ()
-    """Trackers that get the figures beside the run's folder: wandb, trackio, tensorboard."""
+    """Trackers that get the metrics, beside the run's folder. One of wandb, trackio, tensorboard, or several."""
     optimizer: OptimizerConfig = _OPTIMIZER
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: SaveConfig = field(default_factory=SaveConfig)

@@ -27,7 +27,9 @@ from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.validation import changed, flat, plain
 
 RunConfig = GRPOConfig | SFTConfig
-VERSION = 2
+VERSION = 3
+_DROPPED = ("gate_tasks", "first_gate", "gate_every", "warmup_steps", "decay_steps")
+"""Cold-start settings of version 2, which are constants since version 3."""
 _SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
 _MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "collapse", "play.max_logprob_gap")
 _SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
@@ -73,8 +75,11 @@ def read_config(folder: Path, modules: Collection[str] = ()) -> RunConfig:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON ({error}); was it edited?") from error
-    if not isinstance(content, dict) or content.pop("palaestra", None) != VERSION:
+    version = content.pop("palaestra", None) if isinstance(content, dict) else None
+    if version not in (2, VERSION):
         raise UsageError(f"{path} is not the config of a run that this palaestra can go on with; begin a new run")
+    if version == 2 and isinstance(content.get("cold_start"), dict):
+        content["cold_start"] = {name: value for name, value in content["cold_start"].items() if name not in _DROPPED}
     kinds: dict[str, RunConfig] = {GRPOConfig.KIND: GRPOConfig(EnvConfig("")), SFTConfig.KIND: SFTConfig()}
     if (kind := str(content.pop("kind", None))) not in kinds:
         raise UsageError(f"{path} is of a run of the kind {kind!r}; expected one of {', '.join(kinds)}")

@@ -36,6 +36,16 @@ from palaestra.trainers.samplers.task_of_group import counts_in
 from palaestra.trainers.setup.demonstration_split import Division, demonstrate, starts_of
 from palaestra.trainers.setup.open_run import limits, open_arena
 
+_GATE_TASKS = 192
+"""Number of episodes that the gate is measured on."""
+_FIRST_GATE = 300
+"""Number of imitation steps before the gate is first measured."""
+_GATE_EVERY = 50
+"""Number of imitation steps between measurements of the gate."""
+_WARMUP_STEPS = 20
+"""Number of imitation steps over which the learning rate rises."""
+_DECAY_STEPS = 150
+"""Number of imitation steps in which the learning rate falls to 0 once the gate is passed."""
 _MOST_TIMES = 8
 """Largest factor on demonstrations and steps for a mixture, relative to one environment."""
 
@@ -244,38 +254,38 @@ def _imitate(
     """Imitate until the gate is passed, then decay the learning rate. Return the steps and the measure reached."""
     learner = Learner(local.agent, local.model, sft)
     imitation, reached = Imitation(learner, rows), 0.0
-    first = min(config.first_gate, config.imitation_steps)
+    first = min(_FIRST_GATE, config.imitation_steps)
 
     def step(rate: float = 1.0) -> float:
-        figures = imitation.step(rate * min(1.0, (learner.step + 1) / config.warmup_steps))
+        figures = imitation.step(rate * min(1.0, (learner.step + 1) / _WARMUP_STEPS))
         learner.require_gradients()
         return figures["loss"]
 
     while learner.step < config.imitation_steps:
         metrics = {"loss": step()}
-        if learner.step >= first and learner.step % config.gate_every == 0:
-            reached = _reached(local, arena, limits, config, measure)
+        if learner.step >= first and learner.step % _GATE_EVERY == 0:
+            reached = _reached(local, arena, limits, measure)
             metrics[measure.metric] = reached
         # The total assumes the earliest end: the next gate, and the decay after it.
-        gate = max(first, -(-learner.step // config.gate_every) * config.gate_every)
-        on_progress(Progress("imitation", learner.step, gate + config.decay_steps, metrics))
+        gate = max(first, -(-learner.step // _GATE_EVERY) * _GATE_EVERY)
+        on_progress(Progress("imitation", learner.step, gate + _DECAY_STEPS, metrics))
         if reached >= config.imitation_gate:
             break
     if reached >= config.imitation_gate:
-        for left in reversed(range(config.decay_steps)):
-            loss = step(rate=left / config.decay_steps)
+        for left in reversed(range(_DECAY_STEPS)):
+            loss = step(rate=left / _DECAY_STEPS)
             on_progress(Progress("imitation", learner.step, learner.step + left, {"loss": loss}))
         # The result is the model after the decay, so it must pass too.
-        reached = _reached(local, arena, limits, config, measure)
+        reached = _reached(local, arena, limits, measure)
     return learner.step, reached
 
 
-def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdStartConfig, measure: _Measure) -> float:
+def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: _Measure) -> float:
     """Return the gate's measure of the present model."""
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)
-    games = max(1, config.gate_tasks // max(1, len(table)))
+    games = max(1, _GATE_TASKS // max(1, len(table)))
     starts = starts_of(arena, dict.fromkeys(counts, games), Division.kept_back)
     episodes = play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)
     return measure.of(list(episodes))
