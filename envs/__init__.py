@@ -1,4 +1,4 @@
-"""What an agent meets: environments, tools, rewards. This page is what an environment's author imports.
+"""Environments, tools and rewards. This page is what an environment's author imports.
 
 Left out: registration (`palaestra.register`), the suite of ready environments (`palaestra.envs.suite`) and tools
 that several environments share (`palaestra.envs.tools`).

@@ -35,7 +35,7 @@ class Sample:
     """One place of a batch. Two samples may refer to the same episode."""
 
     place: int
-    """Index of the episode in `Batch.played`."""
+    """Index of the episode in `Batch.rollouts`."""
     group: int
     """Index of the group, from 0 within the batch. A copied group has its own index."""
     weight: float = 1.0
@@ -48,7 +48,7 @@ class Batch:
 
     number: int
     """Number of the batch in the run, from 0."""
-    played: tuple[Scored, ...]
+    rollouts: tuple[Scored, ...]
     """All scored episodes in order of arrival, including those that are not trained on."""
     samples: tuple[Sample, ...]
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Batch:
     @cached_property
     def scored(self) -> tuple[Scored, ...]:
         """Return the scored episode of each sample."""
-        return tuple(self.played[sample.place] for sample in self.samples)
+        return tuple(self.rollouts[sample.place] for sample in self.samples)
 
     @cached_property
     def episodes(self) -> tuple[Episode, ...]:

@@ -183,10 +183,10 @@ def _note(metrics: dict[str, float]) -> str:
 
 def _beside(batch: Batch, lessons: list[Lesson]) -> list[tuple[Episode, tuple[Lesson, ...]]]:
     """Return each played episode with its lessons; the tuple is empty for an episode that is not a sample."""
-    lessons_by_place: list[list[Lesson]] = [[] for _ in batch.played]
+    lessons_by_place: list[list[Lesson]] = [[] for _ in batch.rollouts]
     for sample, lesson in zip(batch.samples, lessons, strict=True):
         lessons_by_place[sample.place].append(lesson)
     return [
         (scored.episode, tuple(episode_lessons))
-        for scored, episode_lessons in zip(batch.played, lessons_by_place, strict=True)
+        for scored, episode_lessons in zip(batch.rollouts, lessons_by_place, strict=True)
     ]

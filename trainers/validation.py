@@ -2,7 +2,7 @@
 
 A config may contain configs (sections). Field names are unique across a config and its sections, so `changed(config,
 {"num_prompts": 4})` finds the field; a section may also be passed as a mapping, as in JSON. A part of a recipe (its
-field has a table of built-in ones in its metadata) is written with its `name` (`config.parts`).
+field has a table of built-in ones in its metadata) is written with its `name` (`parts`).
 
 Not here: rules that involve several fields, which the config itself checks.
 """
@@ -17,7 +17,7 @@ import tyro
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 from palaestra.errors import ConfigError
-from palaestra.trainers.config.parts import Load, UnloadedPart, check_part, find_part, load_part, part_name
+from palaestra.trainers.parts import Load, UnloadedPart, check_part, find_part, load_part, part_name
 
 COUNT = Field(ge=1)
 POSITIVE = Field(gt=0)

@@ -19,7 +19,7 @@ from peers.findings import target
 from palaestra import Task
 from palaestra.envs.browser.site import SiteRequest, SiteResponse
 from palaestra.envs.browser.text import document
-from palaestra.envs.core.calls import _at_once
+from palaestra.envs.core.calls import _run_without_waiting
 from palaestra.envs.tools.browser import WebBrowser
 
 SITE_PAGES = 100
@@ -91,7 +91,7 @@ def kit(site: Shared) -> WebBrowser:
 
     made = Kit()
     made.start(Task("walk"), None)  # type: ignore[arg-type]
-    _at_once(made.open())
+    _run_without_waiting(made.open())
     return made
 
 
@@ -116,11 +116,11 @@ def actions_a_second(site: Shared, seconds: float) -> float:
     browser, rng = kit(site), random.Random(0)
     actions = walk(browser, rng)
     for act in actions * 30:
-        _at_once(act())
+        _run_without_waiting(act())
     done, begun = 0, time.process_time()
     while time.process_time() - begun < seconds:
         for act in actions:
-            _at_once(act())
+            _run_without_waiting(act())
         done += len(actions)
     return done / (time.process_time() - begun)
 
@@ -134,7 +134,7 @@ def session_bytes(sessions: int) -> float:
     for _ in range(sessions):
         browser = kit(Unseen())  # With pages of its own.
         for act in walk(browser, rng) * 2:
-            _at_once(act())
+            _run_without_waiting(act())
         kept.append(browser)
     return (resident() - before) / len(kept)
 

@@ -97,11 +97,11 @@ class Steps:
         metrics = progress.metrics
         self.tokens += metrics["num_tokens/sampled"]
         self.optimizer_steps += metrics.get("optimizer_steps", 0.0)
-        taught = [episode for episode, lessons in progress.played if any(lesson.advantage for lesson in lessons)]
+        taught = [episode for episode, lessons in progress.rollouts if any(lesson.advantage for lesson in lessons)]
         self.useful += sum(episode.sampled_tokens for episode in taught)
         line = {name: metrics[key] for key, name in PER_STEP.items() if key in metrics}
         if self.zone is not None:
-            line["zone"] = float(np.mean([longer(episode) > self.zone for episode, _ in progress.played]))
+            line["zone"] = float(np.mean([longer(episode) > self.zone for episode, _ in progress.rollouts]))
         self.figures.append(line)
 
     def summary(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def curve(options: Callable[..., object], rates: np.ndarray, seed: int) -> list[
                 length = int(1 + (20 if solved else 30) * np.exp(rng.normal(0, 0.5)))
                 source.observe(ended(start, solved, length))
         members = dict[int, list[Episode]]()
-        for scored in batch.played:
+        for scored in batch.rollouts:
             members.setdefault(scored.episode.start.group, []).append(scored.episode)
         for group in members.values():
             own = sum(episode.sampled_tokens for episode in group)

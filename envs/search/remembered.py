@@ -18,7 +18,7 @@ CHARS = 64_000_000
 GATHER_SECONDS = 0.002
 """Seconds in which questions to a server that takes several at once are gathered."""
 Key = tuple[str, str, int]
-Question = tuple[Key, "asyncio.Future[list[Hit]]"]
+PendingQuery = tuple[Key, "asyncio.Future[list[Hit]]"]
 
 
 class Remembered:
@@ -39,7 +39,7 @@ class Remembered:
         self._trips: set[asyncio.Task[None]] = set()
         self._batch: int = getattr(index, "batch", 1)
         """Queries that one trip takes: an attribute of clients that can."""
-        self._queues: dict[tuple[asyncio.AbstractEventLoop, str, int], list[Question]] = {}
+        self._queues: dict[tuple[asyncio.AbstractEventLoop, str, int], list[PendingQuery]] = {}
         """Questions of the next trips, by loop, version and k."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -130,7 +130,7 @@ class Remembered:
             self._trips.add(trip)
             trip.add_done_callback(self._trips.discard)
 
-    async def _trip(self, queue: list[Question]) -> None:
+    async def _trip(self, queue: list[PendingQuery]) -> None:
         try:
             answers = await self.index.search_many([key[1] for key, _ in queue], queue[0][0][2])
             for (key, future), hits in zip(queue, answers, strict=True):

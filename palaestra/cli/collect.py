@@ -14,7 +14,7 @@ from rich.console import Console
 from palaestra.cli.agents import AgentOptions
 from palaestra.cli.display import show_line, table
 from palaestra.cli.ids import resolve, search_current_folder
-from palaestra.cli.rollouts import RolloutOptions, Rollouts, run_rollouts
+from palaestra.cli.rollouts import EpisodeCollection, RolloutOptions, run_rollouts
 from palaestra.cli.stitching import Stitching
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.record import Record, write
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     return run_rollouts(options, "collect", lambda rollouts: _chosen(options, score, fits, rollouts), stitching)
 
 
-def _chosen(options: CollectOptions, score: Score, fits: Callable[[Record], bool], rollouts: Rollouts) -> int:
+def _chosen(options: CollectOptions, score: Score, fits: Callable[[Record], bool], rollouts: EpisodeCollection) -> int:
     records, console = rollouts.records(), rollouts.console
     chosen = select(records, least_success=options.least_success, top_k=options.top_k, score=score, fits=fits)
     _show(chosen, rollouts.env_id, console)

@@ -14,7 +14,7 @@ import tyro
 
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.ids import resolve
-from palaestra.cli.rollouts import RolloutOptions, Rollouts, run_rollouts
+from palaestra.cli.rollouts import EpisodeCollection, RolloutOptions, run_rollouts
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))
 
 
-def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: Rollouts) -> int:
+def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: EpisodeCollection) -> int:
     tokens: list[int] = []
 
     def episodes() -> Iterator[Episode]:

@@ -41,25 +41,25 @@ def run(arguments: Sequence[str]) -> int:
             values = sourced(name)
             figures |= {key: {"value": value, "source": source} for key, value, source in values}
             rows = {_option(key): (str(value), source) for key, value, source in values}
-            drawn = table(f"Recipe {name}", rows, ("value", "source"), justify="left")
-            drawn.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
-            console.print(drawn)
+            recipe_table = table(f"Recipe {name}", rows, ("value", "source"), justify="left")
+            recipe_table.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
+            console.print(recipe_table)
         if not options.name:
             figures |= {name: plain(recipe) for name, recipe in RECIPES.items()}
             console.print(
                 table("Recipes", {name: (_apart(name),) for name in RECIPES}, ("beside grpo-tcr",), justify="left")
             )
         for part, field in Recipe.__dataclass_fields__.items():
-            if known := field.metadata.get(PARTS):
-                console.print(f"--recipe.{part}: {', '.join(known)}", highlight=False, soft_wrap=True)
+            if built_in := field.metadata.get(PARTS):
+                console.print(f"--recipe.{part}: {', '.join(built_in)}", highlight=False, soft_wrap=True)
     return 0
 
 
 def _option(key: str) -> str:
-    """As it is written on the command line."""
+    """Return the option of the command line for a value."""
     return f"--recipe.{key.removesuffix('.name').replace('_', '-')}"
 
 
 def _apart(name: str) -> str:
-    """What a preset has that the default has not."""
+    """Return the differences of a preset from the default."""
     return ", ".join(apart(RECIPES[name], RECIPES["grpo-tcr"])) or "the default"

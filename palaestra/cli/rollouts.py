@@ -82,7 +82,7 @@ class RolloutOptions(EpisodeOptions):
 
 
 @dataclass(slots=True)
-class Rollouts:
+class EpisodeCollection:
     """The episodes of one collection, and how they are played."""
 
     options: RolloutOptions
@@ -184,7 +184,7 @@ class Rollouts:
 
 
 def run_rollouts(
-    options: RolloutOptions, name: str, finish: Callable[[Rollouts], int], stitching: Stitching | None = None
+    options: RolloutOptions, name: str, finish: Callable[[EpisodeCollection], int], stitching: Stitching | None = None
 ) -> int:
     """Play the missing episodes, then call `finish`. Return 2 after an error, with a text on how to resume."""
     env_id = resolve(options.env_id)
@@ -205,7 +205,7 @@ def run_rollouts(
             )
             for file_note in file.notes:
                 note(file_note)
-            rollouts = Rollouts(options, env_id, environment, file, stitching, figures)
+            rollouts = EpisodeCollection(options, env_id, environment, file, stitching, figures)
             with blaming():
                 rollouts.play_missing(interrupts)
                 return finish(rollouts)

@@ -89,7 +89,7 @@ def _arms(options: SweepOptions, arguments: Sequence[str]) -> dict[str, GRPOConf
     grid: list[list[tuple[str, str]]] = []
     for text in options.over:
         name, _, values = text.partition("=")
-        key, choices = name.strip().lstrip("-").replace("_", "-"), [one.strip() for one in values.split(",")]
+        key, choices = name.strip().lstrip("-").replace("_", "-"), [value.strip() for value in values.split(",")]
         if not key or not all(choices):
             raise UsageError(
                 f"over has {text!r}; expected SETTING=VALUE,VALUE, as in recipe.loss.epsilon-high=0.2,0.28"

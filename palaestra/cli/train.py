@@ -17,8 +17,8 @@ from palaestra.cli.running import go_on, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.config.parts import find_part, load_allowed
 from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
+from palaestra.trainers.parts import find_part, load_allowed
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.saved_config import read_config, trusted
 from palaestra.trainers.validation import PARTS, changed, plain

@@ -125,7 +125,7 @@ def test_what_is_learned_from_is_no_older_than_allowed_and_weights_change_betwee
     numbers, curve = [], []
     for progress in grpo.train_learner(learner, arena):
         curve.append(progress.metrics)
-        played = [episode for episode, _ in progress.played]
+        played = [episode for episode, _ in progress.rollouts]
         numbers.append({episode.start.group // 4 for episode in played})
         tokens = [row.versions[row.sampled] for episode in played for row in episode.rows]
         age = progress.step - 1 - np.concatenate(tokens)
@@ -220,7 +220,7 @@ def test_a_run_that_plays_ahead_goes_on_where_it_was_without_a_group_skipped_or_
     made = apart()
     again = restore(found, made, learner.config)
     rest = list(grpo.train_learner(again, arena))
-    keys = [{episode.start.key for episode, _ in progress.played} for progress in (*first, *rest)]
+    keys = [{episode.start.key for episode, _ in progress.rollouts} for progress in (*first, *rest)]
     assert [progress.step for progress in (*first, *rest)] == [1, 2, 3, 4]
     assert not any(one & other for one, other in combinations(keys, 2))
     assert set.union(*keys) == {start.key for start in arena.begun if start.group < 16}

@@ -40,13 +40,13 @@ def trained(**changes):
 def first(family="tiny", **changes):
     """Episodes of such a run, and its chat."""
     (progress,) = trained(family=family, steps=1, **changes)
-    return [episode for episode, _ in progress.played], Chat(families.TOKENIZERS[family])
+    return [episode for episode, _ in progress.rollouts], Chat(families.TOKENIZERS[family])
 
 
 @pytest.mark.parametrize(("family", "recipe"), [("tiny", "grpo-tcr"), ("qwen2.5", "grpo-t")])
 def test_a_clean_run_of_tool_calls_halts_nowhere_and_says_how_far_engine_and_trainer_are_apart(family, recipe):
     steps = trained(family=family, recipe=recipe)
-    called = sum(episode.attempt.turns > 1 for episode, _ in steps[0].played)
+    called = sum(episode.attempt.turns > 1 for episode, _ in steps[0].rollouts)
     assert 0 < called < 12, "with calls and without"
     for progress in steps:
         figures = progress.metrics
@@ -156,7 +156,7 @@ def batch_of_one_task(**changes):
     sampler = Uniform()(parrot.ENV, 1, Groups(2, 3))
     while (start := sampler.next()) is not None:
         episode = replace(families.an_episode(reward=start.seed % 2.0), start=start)
-        (scored,) = batch_of([replace(episode, **(changes if not start.seed else {}))]).played
+        (scored,) = batch_of([replace(episode, **(changes if not start.seed else {}))]).rollouts
         sampler.observe(scored)
     return sampler.batch()
 
@@ -179,8 +179,8 @@ def test_a_sample_without_a_reward_and_a_reward_without_a_sample_are_found():
     assert list(member_findings(batch)) == []
     (lost,) = member_findings(replace(batch, samples=batch.samples[1:]))
     assert "is no sample of its group" in lost.details
-    broken = replace(batch.played[0], terms=None, fault="it broke")
-    (found,) = member_findings(replace(batch, played=(broken, *batch.played[1:])))
+    broken = replace(batch.rollouts[0], terms=None, fault="it broke")
+    (found,) = member_findings(replace(batch, rollouts=(broken, *batch.rollouts[1:])))
     assert "it is a sample" in found.details
 
 

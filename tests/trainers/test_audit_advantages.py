@@ -69,7 +69,7 @@ def played():
     batch = batch_of(made)
     greedy = called(0.7, [], 0, 9)
     greedy = replace(greedy, start=replace(greedy.start, greedy=True))
-    batch = replace(batch, played=(*batch.played, Scored(greedy, {"outcome": 0.4})))
+    batch = replace(batch, rollouts=(*batch.rollouts, Scored(greedy, {"outcome": 0.4})))
     rng = np.random.default_rng(1)
     costs = tuple(0.1 * rng.random(length) for length in batch.lengths)
     values = tuple(rng.normal(size=length).astype(np.float32) for length in batch.lengths)

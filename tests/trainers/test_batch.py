@@ -24,9 +24,9 @@ def test_what_is_dropped_is_played_and_no_sample_and_an_episode_may_be_two():
     row = families.token_row(3, [2, 2])
     dropped, good, bad = (families.an_episode(row, reward=reward, group=4) for reward in (None, 1.0, 0.0))
     batch = batch_of([dropped, good, bad])
-    assert [scored.fault for scored in batch.played] == ["it broke", "", ""]
+    assert [scored.fault for scored in batch.rollouts] == ["it broke", "", ""]
     assert (batch.episodes, batch.rewards.tolist(), batch.lengths) == ((good, bad), [1.0, -1.0], (4, 4))
-    twice = Batch(0, batch.played, (Sample(1, 0), Sample(2, 0), Sample(1, 1)))
+    twice = Batch(0, batch.rollouts, (Sample(1, 0), Sample(2, 0), Sample(1, 1)))
     assert twice.episodes == (good, bad, good)
     assert twice.rewards.tolist() == [1.0, -1.0, 1.0]
     assert twice.groups.tolist() == [0, 0, 1]

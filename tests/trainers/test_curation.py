@@ -133,7 +133,7 @@ def test_f22_every_sampler_plays_the_curated_tasks_alone_and_goes_on_with_them(o
 
     source = options("x/Y-v0", 4, groups, 0)
     made = [batch(source) for _ in range(6)]
-    drawn = {scored.episode.start.task for one in made for scored in one.played}
+    drawn = {scored.episode.start.task for one in made for scored in one.rollouts}
     assert drawn <= set(tasks)
     assert len(drawn) > 2
     again = options("x/Y-v0", 4, groups, 0)

@@ -82,9 +82,9 @@ def test_f49_leave_one_out_is_the_exact_gradient():
 def beside_a_greedy_one(members):
     """The same, with an episode of the likeliest saying that is no sample."""
     batch = sampled(members)
-    greedy = sampled([int(CHANCE.argmax())]).played[0]
+    greedy = sampled([int(CHANCE.argmax())]).rollouts[0]
     greedy = replace(greedy, episode=replace(greedy.episode, start=replace(greedy.episode.start, greedy=True)))
-    return replace(batch, played=(*batch.played, greedy))
+    return replace(batch, rollouts=(*batch.rollouts, greedy))
 
 
 @pytest.mark.parametrize("size", [1, 2])

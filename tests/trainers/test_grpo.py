@@ -96,9 +96,9 @@ def test_every_recipe_takes_steps(two_hop, recipe):
 def test_what_the_trainer_said_is_kept_beside_each_episode_that_it_learned_from(two_hop):
     pupil = local()
     (progress,) = grpo.train_learner(Learner(pupil.agent, pupil.model, settings(steps=1)), two_hop)
-    assert len(progress.played) == 16
+    assert len(progress.rollouts) == 16
     learned = 0
-    for episode, (lesson,) in progress.played:
+    for episode, (lesson,) in progress.rollouts:
         assert episode.start.env == "palaestra/TwoHop-v0"
         assert lesson.step == 1
         assert (lesson.advantage != 0) == bool(lesson.trainer_logprobs)
@@ -167,9 +167,11 @@ def test_a_reward_that_is_no_number_drops_its_episode_and_too_many_stop_the_run(
     steps = grpo.train_learner(learner, Liar(two_hop, {5, 16, 17}, **lies))
     progress = next(steps)
     assert progress.metrics["episodes/broken"] == 1
-    assert [(episode.start.seed, len(lessons)) for episode, lessons in progress.played if len(lessons) != 1] == [(5, 0)]
+    assert [(episode.start.seed, len(lessons)) for episode, lessons in progress.rollouts if len(lessons) != 1] == [
+        (5, 0)
+    ]
     assert all(math.isfinite(value) for value in progress.metrics.values())
-    assert all(math.isfinite(lesson.advantage) for _, lessons in progress.played for lesson in lessons)
+    assert all(math.isfinite(lesson.advantage) for _, lessons in progress.rollouts for lesson in lessons)
     before = weights(pupil.model)
     with pytest.raises(TrainingHalted, match=rf"2 of 16 episodes .*max_broken_share=0.1; the last fault: {said}"):
         next(steps)
@@ -224,10 +226,10 @@ def test_f49_of_each_task_remax_plays_one_greedy_episode_beside_the_others_and_l
     (step,) = grpo.train_learner(Learner(pupil.agent, pupil.model, config), two_hop)
     assert asked == {(True, 0.0), (False, 0.9)}
     groups = {}
-    for episode, lessons in step.played:
+    for episode, lessons in step.rollouts:
         groups.setdefault(episode.start.group, []).append((episode, lessons))
     assert len(groups) == config.play.num_prompts and step.metrics["grad_norm"] > 0
-    assert len({episode.start.seed for episode, _ in step.played}) == len(step.played)
+    assert len({episode.start.seed for episode, _ in step.rollouts}) == len(step.rollouts)
     for members in groups.values():
         ((greedy, none),) = [pair for pair in members if pair[0].start.greedy]
         assert none == () and len(members) == config.play.num_generations + 1

@@ -91,12 +91,12 @@ def test_every_sampler_keeps_the_shares_and_goes_on_from_its_state(kind):
 
     whole = sampler()
     batches = played(whole, solved, batches=12)
-    groups = {one.episode.start.group: one.episode.start.env for batch in batches for one in batch.played}
+    groups = {one.episode.start.group: one.episode.start.env for batch in batches for one in batch.rollouts}
     assert Counter(groups[number] for number in range(100)) == {"a": 75, "b": 25}
     other = sampler()
     other.load(json.loads(json.dumps(batches[7].state)))
     for one, again in zip(played(other, solved, batches=4), batches[8:], strict=True):
-        assert [scored.episode.start for scored in one.played] == [scored.episode.start for scored in again.played]
+        assert [scored.episode.start for scored in one.rollouts] == [scored.episode.start for scored in again.rollouts]
         assert (one.samples, one.state) == (again.samples, again.state)
 
 
@@ -143,7 +143,7 @@ def trained(config):
     finally:
         arena.close()
     curve = [{k: v for k, v in step.metrics.items() if "time" not in k and "mixture" not in k} for step in steps]
-    return curve, weights(pupil.model), [[one.start for one, _ in step.played] for step in steps]
+    return curve, weights(pupil.model), [[one.start for one, _ in step.rollouts] for step in steps]
 
 
 def test_a_mixture_of_one_environment_is_plain_training_bit_by_bit():
@@ -159,10 +159,10 @@ def test_episodes_of_a_mixture_are_those_of_the_environments_that_their_starts_n
     pupil = local()
     arena = palaestra.arena(MIXED, 6, ordered=True)
     (step, *_) = grpo.train_learner(Learner(pupil.agent, pupil.model, replace(config, steps=1)), arena)
-    tools = {one.start.env: {tool["function"]["name"] for tool in one.tools} for one, _ in step.played}
+    tools = {one.start.env: {tool["function"]["name"] for tool in one.tools} for one, _ in step.rollouts}
     assert tools == {TWO_HOP: {"search"}, CALCULATOR: {"calculator"}}
     alone = {env: palaestra.arena(env, 1) for env in tools}
-    for one, _ in step.played:
+    for one, _ in step.rollouts:
         alone[one.start.env].begin(0, Start(one.start.task, 0))
         (event,) = alone[one.start.env].recv()
         assert one.attempt.messages[: len(event.messages)] == event.messages

@@ -11,12 +11,11 @@ from batches import local, rewarded, same, settings, weights
 from going import on, random_agent, run_of
 
 from palaestra.errors import ConfigError, PalaestraError, TrainingHalted, UsageError
-from palaestra.trainers import imitate
+from palaestra.trainers import imitate, parts
 from palaestra.trainers.audit.advantage_checks import advantage_findings
 from palaestra.trainers.batch import BatchScores
-from palaestra.trainers.config import parts
-from palaestra.trainers.config.parts import UnloadedPart
 from palaestra.trainers.grpo import train, train_learner
+from palaestra.trainers.parts import UnloadedPart
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.saved_config import read_config
 from palaestra.trainers.setup.open_learner import new_learner, open_learner
@@ -197,7 +196,7 @@ def test_a_caller_adds_metrics_and_steps_of_its_own_between_two_steps(tmp_path):
         learner = open_learner(run)
         for step in train(run, learner=learner):
             before = weights(learner.model)
-            rows = [row for episode, _ in step.played for row in episode.rows if row.sampled.any()]
+            rows = [row for episode, _ in step.rollouts for row in episode.rows if row.sampled.any()]
             step.metrics["imitation/loss"] = imitate(learner, rows)["loss"]
             assert not same(before, weights(learner.model))
             learner.rate_factor = 0.5

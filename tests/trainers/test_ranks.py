@@ -93,7 +93,7 @@ def test_ranks_play_every_episode_once_and_have_the_same_batches(count, prompts,
             if (batch := share.batch()) is not None:
                 batches.append(batch)
         made[rank] = [
-            ([scored.episode.start for scored in batch.played], batch.samples, batch.state) for batch in batches
+            ([scored.episode.start for scored in batch.rollouts], batch.samples, batch.state) for batch in batches
         ]
 
     threads = [threading.Thread(target=play, args=(rank,)) for rank in range(count)]

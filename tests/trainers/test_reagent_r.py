@@ -46,7 +46,7 @@ def trained(two_hop, recipe, **changes):
     pupil = local()
     config = settings(**{"steps": 2, **changes})
     learner = Learner(pupil.agent, pupil.model, replace(config, recipe=recipe))
-    played = [(dict(one.metrics), one.played) for one in grpo.train_learner(learner, two_hop)]
+    played = [(dict(one.metrics), one.rollouts) for one in grpo.train_learner(learner, two_hop)]
     return [figures for figures, _ in played], [pair for _, pairs in played for pair in pairs], weights(pupil.model)
 
 

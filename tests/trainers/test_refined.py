@@ -135,8 +135,8 @@ def test_without_a_critique_a_plain_second_sample_keeps_the_pool_and_is_counted(
     while (batch := source.batch()) is None:
         start = source.next()
         source.observe(ended(start, critique=critiques.get(start.seed, SAID)))
-    assert [bool(one.episode.start.prefix) for one in batch.played] == [False] * 7 + [True]
-    assert len({one.episode.start.key for one in batch.played}) == 8, "each samples with noise of its own"
+    assert [bool(one.episode.start.prefix) for one in batch.rollouts] == [False] * 7 + [True]
+    assert len({one.episode.start.key for one in batch.rollouts}) == 8, "each samples with noise of its own"
     assert len(batch.samples) == 7, "the first attempt whose judge gave up is dropped, never a 0"
     assert (batch.figures["sampler/refined"], batch.figures["sampler/without_critique"]) == (1, 3)
 
@@ -238,7 +238,7 @@ def test_a_dialogue_is_cut_no_more_than_needed_and_results_first(parts, limit):
 
 
 def told(batch):
-    return [(one.episode.start, [row.ids.tolist() for row in one.episode.rows], one.terms) for one in batch.played]
+    return [(one.episode.start, [row.ids.tolist() for row in one.episode.rows], one.terms) for one in batch.rollouts]
 
 
 def test_a_run_goes_on_with_the_same_second_attempts(two_hop):
@@ -326,10 +326,10 @@ def test_f35_a_run_of_reagent_u_learns_from_both_rounds_and_asks_no_judge_to_mea
         before = weights(pupil.model)
         (first, second) = grpo.train_learner(learner, two_hop)
         assert not same(before, weights(pupil.model))
-        assert len(first.played) == 8 and first.metrics["sampler/refined"] == 4
-        judged = [lesson.remarks["critique"] for _, lessons in first.played for lesson in lessons]
+        assert len(first.rollouts) == 8 and first.metrics["sampler/refined"] == 4
+        judged = [lesson.remarks["critique"] for _, lessons in first.rollouts for lesson in lessons]
         assert len(judged) == 8, "both rounds have a verdict"
-        for episode, (lesson,) in second.played:
+        for episode, (lesson,) in second.rollouts:
             assert sum(lesson.terms.values()) == pytest.approx(episode.reward + 0.3 * lesson.remarks["score"])
             assert lesson.advantage != 0 or first.metrics["reward_std"] == 0
         asked = len(server.questions)

@@ -42,7 +42,9 @@ def played():
     ]
 
 
-STEPS = [Progress("grpo", n + 1, 3, {"rewards/success/mean": n / 10, "loss": -0.1}, played=played()) for n in range(3)]
+STEPS = [
+    Progress("grpo", n + 1, 3, {"rewards/success/mean": n / 10, "loss": -0.1}, rollouts=played()) for n in range(3)
+]
 
 
 def after_steps(folder, steps=STEPS, config=CONFIG):

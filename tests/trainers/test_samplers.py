@@ -66,12 +66,12 @@ def test_f48_dynamic_sampling_gives_full_batches_without_a_group_that_ended_alik
     source = opened(Dynamic())
     for _ in range(5):
         batch, begun = play(source, mixed)
-        groups = {batch.played[sample.place].episode.start.group for sample in batch.samples}
+        groups = {batch.rollouts[sample.place].episode.start.group for sample in batch.samples}
         assert len(groups) == 4
         assert {group % 3 for group in groups} == {2}
         assert len(batch.samples) == 16
         assert batch.figures["sampler/kept"] == 4
-        assert len(batch.played) == len(begun) == 4 * batch.figures["sampler/groups"]
+        assert len(batch.rollouts) == len(begun) == 4 * batch.figures["sampler/groups"]
 
 
 @settings_of(max_examples=12)
@@ -80,7 +80,7 @@ def test_f48_which_groups_are_kept_depends_on_no_timing(seed):
     first, other, rng = opened(Dynamic()), opened(Dynamic()), np.random.default_rng(seed)
     for _ in range(3):
         one, two = play(first, mixed)[0], play(other, mixed, shuffle=rng)[0]
-        kept = [sorted({b.played[s.place].episode.start.group for s in b.samples}) for b in (one, two)]
+        kept = [sorted({b.rollouts[s.place].episode.start.group for s in b.samples}) for b in (one, two)]
         assert kept[0] == kept[1]
         assert one.state == two.state
 
@@ -97,8 +97,8 @@ def test_success_is_that_of_all_that_was_played_and_not_of_what_is_kept():
     source = opened(Dynamic())
     batch, _ = play(source, lambda start: start.group % 4 == 0 and start.seed % 2)
     told = batch_metrics(batch)
-    assert len(batch.samples) < len(batch.played)
-    played = [one.episode.parts["success"] for one in batch.played]
+    assert len(batch.samples) < len(batch.rollouts)
+    played = [one.episode.parts["success"] for one in batch.rollouts]
     assert told["rewards/success/mean"] == pytest.approx(np.mean(played)) != pytest.approx(np.mean(batch.rewards > 0))
 
 
@@ -106,8 +106,8 @@ def test_a_group_that_is_given_up_is_not_played_on_and_costs_only_what_began():
     source, cheap = opened(Dynamic(), generations=8), opened(Dynamic(give_up=2), generations=8)
     _, whole = play(source, mixed)
     batch, begun = play(cheap, mixed)
-    assert len({batch.played[sample.place].episode.start.group for sample in batch.samples}) == 4
-    assert len(batch.played) < len(whole)
+    assert len({batch.rollouts[sample.place].episode.start.group for sample in batch.samples}) == 4
+    assert len(batch.rollouts) < len(whole)
     assert batch.figures["sampler/given_up"] > 0
     late = next(start for start in begun if start.group % 3 == 0)
     assert not cheap.still_needed(late), "what still runs of it is not wanted after the batch either"
@@ -133,7 +133,7 @@ def test_a_sampler_goes_on_where_another_stood(options):
     again.load(json.loads(json.dumps(batch.state)))
     assert again.state() == source.state() == batch.state
     one, two = play(source, mixed)[0], play(again, mixed)[0]
-    assert [s.episode.start for s in one.played] == [s.episode.start for s in two.played]
+    assert [s.episode.start for s in one.rollouts] == [s.episode.start for s in two.rollouts]
     assert one.samples == two.samples
     assert one.number == two.number == 3
 
@@ -182,12 +182,12 @@ def test_a_group_of_rewards_above_1_that_has_something_to_compare_is_not_taken_f
     for declared in ((-1.0, 1.3), (-1.0, 1.0)):
         batch = of_rewards([(1.3, 1.2, 1.0, 1.1), (1.3, -1.0, -1.0, -1.0), (1.3, 1.3, 1.3, 1.3)], declared)
         assert batch.figures["sampler/dead_share"] == pytest.approx(1 / 3)
-        assert {batch.played[sample.place].episode.start.group for sample in batch.samples} == {0, 1}
+        assert {batch.rollouts[sample.place].episode.start.group for sample in batch.samples} == {0, 1}
 
 
 def test_the_histogram_of_copies_counts_groups_by_how_often_they_were_copied():
     batch = of_rewards([(1.0, -1.0)] * 2 + [(1.0, 1.0)] * 6, max_copies=4, copy_gamma=1.0)
-    groups = Counter(batch.played[sample.place].episode.start.group for sample in batch.samples)
+    groups = Counter(batch.rollouts[sample.place].episode.start.group for sample in batch.samples)
     copies = Counter(members // 2 - 1 for members in groups.values())
     figures = {name: value for name, value in batch.figures.items() if name.startswith("sampler/copied/")}
     assert figures == {f"sampler/copied/{times}": copies[times] for times in range(5)}
@@ -218,7 +218,7 @@ def by_group(batch):
     """The group of the run that each group of the batch has its episodes from, and its weight."""
     found = {}
     for sample in batch.samples:
-        found[sample.group] = batch.played[sample.place].episode.start.group, sample.weight
+        found[sample.group] = batch.rollouts[sample.place].episode.start.group, sample.weight
     return list(found.values())
 
 
@@ -309,7 +309,7 @@ def useful(options, rates, visits=10, seed=0):
     while all_groups < visits * len(rates):
         batch, _ = play(source, lambda start: rng.random() < rates[start.task])
         groups = {}
-        for scored in batch.played:
+        for scored in batch.rollouts:
             groups.setdefault(scored.episode.start.group, set()).add(scored.episode.parts["success"])
         live += sum(len(values) > 1 for values in groups.values())
         all_groups += len(groups)

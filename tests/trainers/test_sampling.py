@@ -100,10 +100,10 @@ def test_a_batch_takes_groups_in_order_whatever_order_they_are_heard_in(random, 
         source.observe(played(waiting.pop(random.randrange(len(waiting)))))
         if (batch := source.batch()) is not None:
             numbers.append(batch.number)
-            groups = [batch.played[sample.place].episode.start.group for sample in batch.samples]
+            groups = [batch.rollouts[sample.place].episode.start.group for sample in batch.samples]
             assert set(groups) == {3 * batch.number + n for n in range(3)}
             assert batch.groups.tolist() == [group - 3 * batch.number for group in groups]
-            assert len(batch.played) == 6
+            assert len(batch.rollouts) == 6
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= 200 // 6 - ahead
 
@@ -154,8 +154,8 @@ def test_seats_of_a_game_have_groups_of_their_own_and_the_learning_ones_are_samp
     for number, start in enumerate(starts):
         source.observe(played(start, fault="cut short by a_0" * (number == 1), terms=number != 3))
     batch = source.batch()
-    assert len(batch.played) == 8
-    assert [batch.played[sample.place].episode.start for sample in batch.samples] == [starts[5], starts[7]]
+    assert len(batch.rollouts) == 8
+    assert [batch.rollouts[sample.place].episode.start for sample in batch.samples] == [starts[5], starts[7]]
     assert batch.groups.tolist() == [0, 0], "groups of a batch are counted without gaps"
 
 
@@ -183,8 +183,8 @@ def test_tokens_of_episodes_that_were_given_up_are_counted():
     source = Fickle(lambda group: ("", group % 2), Groups(2, 2))
     limits = TokenLimits(30, 400)
     batch = play_batch(agent, families.Talk(8), source, Scoring(lambda episode: {}), limits=limits)
-    heard = sum(scored.episode.sampled_tokens for scored in batch.played)
-    assert [scored.episode.start.group for scored in batch.played].count(0) == 2
+    heard = sum(scored.episode.sampled_tokens for scored in batch.rollouts)
+    assert [scored.episode.start.group for scored in batch.rollouts].count(0) == 2
     assert batch.figures["num_tokens/sampled"] == agent.engine.sampled > heard > 0
 
 
@@ -198,6 +198,6 @@ def test_batches_follow_one_another_every_start_is_played_once_and_a_judge_is_wa
     with closing(Scoring(lambda episode: {"outcome": 1.0}, judge, together=4, ordered=ordered)) as scoring:
         batches = [play_batch(Agent(families.Echo()), arena, source, scoring) for _ in range(3)]
     assert [batch.number for batch in batches] == [0, 1, 2]
-    assert all({s.episode.start.group // 3 for s in batch.played} == {batch.number} for batch in batches)
-    assert all(s.terms == {"outcome": 1.0, "style": 1.0} for batch in batches for s in batch.played)
+    assert all({s.episode.start.group // 3 for s in batch.rollouts} == {batch.number} for batch in batches)
+    assert all(s.terms == {"outcome": 1.0, "style": 1.0} for batch in batches for s in batch.rollouts)
     assert len({start.key for start in arena.begun}) == len(arena.begun) == 18

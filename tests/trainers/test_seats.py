@@ -95,11 +95,11 @@ def test_only_the_chosen_seat_is_learned_from_and_the_others_are_recorded(arena,
     assert [progress.metrics["optimizer_steps"] > 0 for progress in curve] == [True, True]
     for progress in curve:
         lessons = {seat: [] for seat in (SOLVER, CRITIC)}
-        for episode, own in progress.played:
+        for episode, own in progress.rollouts:
             lessons[episode.start.seat].append(len(own))
         assert lessons == {SOLVER: [1] * 12, CRITIC: [0] * 12}
         assert progress.metrics[f"seats/{CRITIC}/success"] == sum(
-            episode.parts["success"] for episode, _ in progress.played if episode.start.seat == CRITIC
+            episode.parts["success"] for episode, _ in progress.rollouts if episode.start.seat == CRITIC
         ) / len(lessons[CRITIC])
     with Run(tmp_path / "run", settings()) as run:
         run.add(curve[0])
@@ -119,8 +119,8 @@ def test_the_same_seed_gives_the_same_weights_in_games_too(arena):
 
 def test_seats_may_share_weights_and_all_learn(arena):
     pupil, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: engine}, train_seats=(), steps=1)
-    assert all(lessons for episode, lessons in curve[0].played if not episode.fault)
-    assert {episode.start.seat for episode, lessons in curve[0].played if lessons} == {SOLVER, CRITIC}
+    assert all(lessons for episode, lessons in curve[0].rollouts if not episode.fault)
+    assert {episode.start.seat for episode, lessons in curve[0].rollouts if lessons} == {SOLVER, CRITIC}
     assert not same(weights(pupil.model), weights(local().model))
 
 
@@ -133,9 +133,9 @@ def test_a_frozen_seat_keeps_its_weights(arena):
     assert told == []
     assert same(weights(frozen.model), before)
     assert not same(weights(pupil.model), before)
-    newest = {episode.versions[1] for episode, _ in curve[1].played if episode.start.seat == SOLVER}
+    newest = {episode.versions[1] for episode, _ in curve[1].rollouts if episode.start.seat == SOLVER}
     assert newest == {1}
-    assert {e.versions for e, _ in curve[1].played if e.start.seat == CRITIC and e.versions} == {(0, 0)}
+    assert {e.versions for e, _ in curve[1].rollouts if e.start.seat == CRITIC and e.versions} == {(0, 0)}
 
 
 class Slate:
@@ -216,13 +216,13 @@ def test_an_episode_that_another_seat_cut_short_is_not_learned_from(arena):
     assert len(blamed) == len(cut)
     sampler = Uniform()(GAME, 100, Groups(1, 2, arena.seats, frozenset(arena.seats)))
     scoring, limits = Scoring(lambda episode: {}), TokenLimits(1, 512)
-    while len((batch := play_batch(agent, arena, sampler, scoring, limits=limits)).samples) == len(batch.played):
+    while len((batch := play_batch(agent, arena, sampler, scoring, limits=limits)).samples) == len(batch.rollouts):
         pass
     learned = [episode.start.key for episode in batch.episodes]
-    assert learned == [s.episode.start.key for s in batch.played if not s.episode.fault]
+    assert learned == [s.episode.start.key for s in batch.rollouts if not s.episode.fault]
     assert any(s.episode.ending is Ending.LENGTH_LIMIT for s in batch.scored)
     with pytest.raises(TrainingHalted, match="cut short by another seat"):
-        require_rewards(replace(batch, played=tuple(s for s in batch.played if s.episode.fault), samples=()), 1.0)
+        require_rewards(replace(batch, rollouts=tuple(s for s in batch.rollouts if s.episode.fault), samples=()), 1.0)
 
 
 def test_a_seat_that_does_not_exist_is_not_trained(arena):

@@ -73,7 +73,7 @@ def test_an_advantage_may_be_one_number_for_each_token(monkeypatch):
     progress = learned(monkeypatch, batch_of(episodes), model, advantages=turns)
     assert progress.metrics["loss"] == pytest.approx(0.5 / 7, rel=1e-5)
     assert progress.metrics["grad_norm"] == pytest.approx(gradient_norm(episodes, turns, 7), rel=1e-5)
-    assert [lesson.advantage for _, (lesson,) in progress.played] == pytest.approx([0.0, -0.5 / 3])
+    assert [lesson.advantage for _, (lesson,) in progress.rollouts] == pytest.approx([0.0, -0.5 / 3])
     flat, _, _ = by_hand(monkeypatch, specs, advantages=[np.full(4, 1.5), np.full(3, -1.0)])
     assert flat["grad_norm"] == by_hand(monkeypatch, specs, advantages=[1.5, -1.0])[0]["grad_norm"]
 
@@ -87,7 +87,7 @@ def test_an_episode_that_is_two_samples_teaches_as_two_copies_of_it(monkeypatch)
     copies = [episodes[0], episodes[1], episodes[0], episodes[2]]
     expected = gradient_norm(copies, [1.0, -1.0, 0.5, -0.25], 18)
     assert progress.metrics["grad_norm"] == pytest.approx(expected, rel=1e-5)
-    found = [[lesson.advantage for lesson in lessons] for _, lessons in progress.played]
+    found = [[lesson.advantage for lesson in lessons] for _, lessons in progress.rollouts]
     assert found == [[1.0, 0.5], [-1.0], [-0.25]]
 
 
@@ -96,7 +96,7 @@ def test_a_copy_of_a_group_teaches_by_its_weight_and_within_the_bound(monkeypatc
     episodes = spoken(model, [(0, [4], 1.0), (0, [6], 0.0)])
     copied = replace(batch_of(episodes), samples=(Sample(0, 0), Sample(1, 0), Sample(0, 1, 0.5), Sample(1, 1, 0.25)))
     progress = learned(monkeypatch, copied, model, advantages=[1.0, -1.0, 4.0, -2.0], max_advantage=1.5)
-    assert [[lesson.advantage for lesson in lessons] for _, lessons in progress.played] == [[1.0, 1.5], [-1.0, -0.5]]
+    assert [[lesson.advantage for lesson in lessons] for _, lessons in progress.rollouts] == [[1.0, 1.5], [-1.0, -0.5]]
     expected = gradient_norm([*episodes, *episodes], [1.0, -1.0, 1.5, -0.5], 20)
     assert progress.metrics["grad_norm"] == pytest.approx(expected, rel=1e-5)
 
@@ -214,7 +214,7 @@ def test_an_episode_without_a_token_has_a_lesson_also_where_each_token_has_an_ad
     batch = batch_of(spoken(untrained(), [(0, [], 0.0), (0, [3], 1.0), (1, [2, 1], 0.0), (1, [2], 1.0)]))
     critic = "head" if advantage == "gae" else "none"
     progress = learned(monkeypatch, batch, untrained(), advantage=advantage, critic=critic)
-    lessons = [lesson for _, (lesson,) in progress.played]
+    lessons = [lesson for _, (lesson,) in progress.rollouts]
     assert lessons[0].advantage == 0.0 and all(lesson.advantage for lesson in lessons[1:])
     assert progress.metrics["optimizer_steps"] == 1
 

@@ -82,7 +82,7 @@ def learned(model, reference, episodes, terms, advantages, settings):
     groups = sorted({episode.start.group for episode in episodes})
     batch = Batch(
         number=settings.step,
-        played=tuple(Scored(episode, term) for episode, term in zip(episodes, terms, strict=True)),
+        rollouts=tuple(Scored(episode, term) for episode, term in zip(episodes, terms, strict=True)),
         samples=tuple(Sample(i, groups.index(episode.start.group)) for i, episode in enumerate(episodes)),
     )
     found, lessons = update(learner, batch, advantages, look(learner, batch))

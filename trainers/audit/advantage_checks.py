@@ -182,7 +182,7 @@ def _optimal_baseline(_: OptimalBaseline, inputs: _Inputs) -> _Values:
 def _greedy_baseline(_: GreedyBaseline, inputs: _Inputs) -> _Values:
     baselines = {
         scored.episode.start.group: sum(scored.terms.values())
-        for scored in inputs.batch.played
+        for scored in inputs.batch.rollouts
         if scored.episode.start.greedy and scored.terms is not None and not scored.episode.fault
     }
     groups = [episode.start.group for episode in inputs.batch.episodes]

@@ -32,8 +32,8 @@ def group_findings(batch: Batch) -> Iterator[AuditFinding]:
 def member_findings(batch: Batch) -> Iterator[AuditFinding]:
     """Check that exactly the rewarded episodes of a group are samples: BROKEN and faulty ones must not be."""
     trained_places = {sample.place for sample in batch.samples}
-    groups = {batch.played[place].episode.start.group for place in trained_places}
-    for place, scored in enumerate(batch.played):
+    groups = {batch.rollouts[place].episode.start.group for place in trained_places}
+    for place, scored in enumerate(batch.rollouts):
         episode = scored.episode
         broken = scored.terms is None or episode.reward is None or episode.ending is Ending.BROKEN
         unfit, is_trained = broken or bool(episode.fault), place in trained_places

@@ -21,7 +21,6 @@ from palaestra.trainers.config.part_protocols import (
     SamplerPart,
     ShapingPart,
 )
-from palaestra.trainers.config.parts import part_name
 from palaestra.trainers.losses.aggregation import AGGREGATIONS
 from palaestra.trainers.losses.covariance import ClipCov, KLCov
 from palaestra.trainers.losses.critic import ValueHead
@@ -37,6 +36,7 @@ from palaestra.trainers.losses.importance_correction import CORRECTIONS
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
 from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened
+from palaestra.trainers.parts import part_name
 from palaestra.trainers.reward.reward_model import ReasoningReward
 from palaestra.trainers.reward.staged_shaping import StagedShaping
 from palaestra.trainers.reward.terms import Shaping

@@ -143,7 +143,7 @@ def batch_metrics(batch: Batch, learning: Set[str] = frozenset()) -> dict[str, f
     """
     rated = [
         (facts_of(scored.episode), scored)
-        for scored in batch.played
+        for scored in batch.rollouts
         if scored.terms is not None and not scored.episode.start.greedy
     ]
     rated_facts = [fact for fact, _ in rated]
@@ -157,7 +157,7 @@ def batch_metrics(batch: Batch, learning: Set[str] = frozenset()) -> dict[str, f
         # If the sampler kept no group, nothing can be trained on.
         "frac_reward_zero_std": dead_share(batch.rewards, batch.groups) if batch.samples else 1.0,
         **episode_metrics([fact for fact, _ in eligible]),
-        "episodes/broken": sum(scored.terms is None for scored in batch.played),
+        "episodes/broken": sum(scored.terms is None for scored in batch.rollouts),
         "num_tokens": sum(batch.lengths),
         **part_means(rated_facts),
         **gap_metrics(rated_facts),
@@ -165,8 +165,8 @@ def batch_metrics(batch: Batch, learning: Set[str] = frozenset()) -> dict[str, f
     terms = [scored.terms or {} for _, scored in eligible]
     for name in dict.fromkeys(name for episode_terms in terms for name in episode_terms):
         figures[f"rewards/{name}/mean"] = _mean([values[name] for values in terms if name in values])
-    figures |= judged_figures(batch.played)
-    figures |= _of_seats([scored.episode for scored in batch.played if scored.terms is not None])
+    figures |= judged_figures(batch.rollouts)
+    figures |= _of_seats([scored.episode for scored in batch.rollouts if scored.terms is not None])
     return {name: float(value) for name, value in {**figures, **batch.figures}.items()}
 
 
@@ -178,10 +178,10 @@ def mixture_metrics(mixture: Mixture, batch: Batch) -> dict[str, float]:
     """
     figures: dict[str, float] = {}
     for env, share in mixture.shares.items():
-        env_episodes = [scored.episode for scored in batch.played if scored.episode.start.env == env]
+        env_episodes = [scored.episode for scored in batch.rollouts if scored.episode.start.env == env]
         scored = [episode.parts["success"] for episode in env_episodes if episode.reward is not None]
-        learned = [sample.weight for sample in batch.samples if batch.played[sample.place].episode.start.env == env]
-        episodes = float(share) * len(batch.played), len(env_episodes), sum(learned)
+        learned = [sample.weight for sample in batch.samples if batch.rollouts[sample.place].episode.start.env == env]
+        episodes = float(share) * len(batch.rollouts), len(env_episodes), sum(learned)
         figures |= {f"{_MIXTURE}{env}/{name}": float(count) for name, count in zip(_SHARES, episodes, strict=True)}
         if scored:
             figures[f"{_MIXTURE}{env}/success"] = sum(scored) / len(scored)

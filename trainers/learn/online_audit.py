@@ -40,7 +40,7 @@ _ROUNDING = 1e-6
 
 def audited(learner: Learner[GRPOConfig], batch: Batch) -> dict[str, float]:
     """Raise `TrainingHalted` if a batch cannot be trained on; otherwise return metrics of unusual values."""
-    config, scored_episodes = learner.config, batch.played
+    config, scored_episodes = learner.config, batch.rollouts
     require_rewards(batch, config.play.max_broken_share)
     episodes = [scored_episodes[place].episode for place in sorted({sample.place for sample in batch.samples})]
     flat = Flat.of(episodes)
@@ -82,14 +82,14 @@ def _some(episodes: Sequence[Episode], number: int, count: int) -> list[Episode]
 
 def require_rewards(batch: Batch, max_broken_share: float) -> None:
     """Raise `TrainingHalted` if too many episodes have no reward, or if no episode can be trained on."""
-    total = len(batch.played)
-    dropped = [scored for scored in batch.played if scored.terms is None]
+    total = len(batch.rollouts)
+    dropped = [scored for scored in batch.rollouts if scored.terms is None]
     if len(dropped) > max_broken_share * total or len(dropped) == total:
         raise TrainingHalted(
             f"{len(dropped)} of {total} episodes of this step are BROKEN, or have no reward or no verdict, more than "
             f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
         )
-    cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)
+    cut = sum(bool(scored.episode.fault) for scored in batch.rollouts if scored.terms is not None)
     # No samples for another reason: the sampler kept no group, and the step is counted as skipped.
     if not any(batch.lengths) and (batch.samples or cut == total - len(dropped)):
         raise TrainingHalted(

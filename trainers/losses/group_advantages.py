@@ -96,7 +96,7 @@ class GreedyBaseline:
 
     def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one number per episode."""
-        starts = [(scored.episode.start, scored) for scored in batch.played]
+        starts = [(scored.episode.start, scored) for scored in batch.rollouts]
         greedy = {
             start.group: scored.reward
             for start, scored in starts

@@ -18,11 +18,11 @@ QUESTION_LETTERS = 300
 """Characters of each question that are stored, because all episodes of a run are held in memory."""
 
 
-def judged_figures(played: Sequence[Scored]) -> dict[str, float]:
-    """Return the judge metrics of all episodes played for a batch; empty if no judge was asked."""
-    judged_episodes = [scored for scored in played if "score" in scored.remarks]
+def judged_figures(rollouts: Sequence[Scored]) -> dict[str, float]:
+    """Return the judge metrics of all episodes of a batch; empty if no judge was asked."""
+    judged_episodes = [scored for scored in rollouts if "score" in scored.remarks]
     # These have a reward and no terms: the judge gave no verdict, or a term is not a finite number.
-    dropped = sum(scored.terms is None and scored.episode.reward is not None for scored in played)
+    dropped = sum(scored.terms is None and scored.episode.reward is not None for scored in rollouts)
     if not judged_episodes:
         return {"judge/dropped": float(dropped)} if dropped else {}
     scores = np.array([scored.remarks["score"] for scored in judged_episodes], np.float64)

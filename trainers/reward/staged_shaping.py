@@ -127,12 +127,12 @@ class Curriculum:
 
     def after(self, batch: Batch) -> Mapping[str, Any]:
         """Update the progress from a batch. Return the checkpoint state: that of the sampler, and the progress."""
-        scored = [member.episode for member in batch.played if member.terms is not None]
+        scored = [member.episode for member in batch.rollouts if member.terms is not None]
         if scored:
             share = float(np.mean([self.options.reaches_quality(episode) for episode in scored]))
             decay = self.options.curriculum_decay
             self.reached = decay * self.reached + (1 - decay) * share
-        for member in batch.played:
+        for member in batch.rollouts:
             self._of_groups.pop(member.episode.start.group, None)
         return {**batch.state, _REACHED: self.reached}
 

@@ -145,10 +145,12 @@ class Run:
     def add(self, progress: Progress) -> None:
         """Log a step: one line of metrics, with null for values that are not finite, and the episodes to keep."""
         if isinstance(self.config, GRPOConfig):
-            groups = sorted({episode.start.group for episode, _ in progress.played})[: self.config.save.recorded_groups]
+            groups = sorted({episode.start.group for episode, _ in progress.rollouts})[
+                : self.config.save.recorded_groups
+            ]
             # Keep whole games, whose seats share this key: each seat has groups of its own.
-            games = {episode.start.key[:3] for episode, _ in progress.played if episode.start.group in groups}
-            recorded = [pair for pair in progress.played if pair[0].start.key[:3] in games or pair[0].reward is None]
+            games = {episode.start.key[:3] for episode, _ in progress.rollouts if episode.start.group in groups}
+            recorded = [pair for pair in progress.rollouts if pair[0].start.key[:3] in games or pair[0].reward is None]
             self.keep(f"step-{progress.step:06}", recorded, "train")
         figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
         if self.writes:

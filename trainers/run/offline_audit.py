@@ -107,7 +107,7 @@ class _Audit:
     def step(self, step: int, records: Sequence[Record], rescored: Rescored | None) -> None:
         """Check all recorded episodes of a step."""
         batch, ledger = self._batch(step, records), self.ledger
-        episodes = [batch.played[place].episode for place in sorted({sample.place for sample in batch.samples})]
+        episodes = [batch.rollouts[place].episode for place in sorted({sample.place for sample in batch.samples})]
         flat, play = Flat.of(episodes), self.config.play
         rows = len(flat.rows)
         ledger.add("token mask", rows, mask_findings(flat))
@@ -120,7 +120,7 @@ class _Audit:
                 ledger.add("prompts", 1, prompt_findings(episode, self.chat))
         groups = len(set(batch.groups.tolist()))
         ledger.add("groups", groups, group_findings(batch))
-        ledger.add("members", len(batch.played), member_findings(batch))
+        ledger.add("members", len(batch.rollouts), member_findings(batch))
         if isinstance(self.config.recipe.shaping, StagedShaping) and self.config.recipe.shaping.curriculum:
             ledger.skipped["terms"] = "a curriculum's weights are not recorded"
         else:

@@ -18,7 +18,7 @@ class Progress:
     """Metrics by name. Whoever takes steps from `train` may add to them before the step is logged."""
     note: str = ""
     """A sentence to print on its own line, such as a restart or a skipped update."""
-    played: Sequence[tuple[Episode, tuple[Lesson, ...]]] = ()
+    rollouts: Sequence[tuple[Episode, tuple[Lesson, ...]]] = ()
     """The episodes of this step, each with its lessons; the tuple is empty for an episode that was not trained on."""
 
 

@@ -131,7 +131,7 @@ class InOrder:
             self._given_up.discard(at)
         self._first, batch_number = number, self._made
         self._made += 1
-        trained = [i for i, scored in enumerate(episodes) if self._teaches(scored, kept_groups)]
+        trained = [i for i, scored in enumerate(episodes) if self._is_trained(scored, kept_groups)]
         groups = sorted({episodes[place].episode.start.group for place in trained})
         samples = tuple(Sample(place, groups.index(episodes[place].episode.start.group)) for place in trained)
         return Batch(batch_number, episodes, samples, self.state(), figures)
@@ -152,7 +152,7 @@ class InOrder:
 
     def _room(self, ahead: int) -> bool:
         """Return whether to start a group: while the groups that may be kept do not fill the batches to play."""
-        dropped = sum(not kept for kept in self._kept.values())
+        dropped = sum(not is_kept for is_kept in self._kept.values())
         started, batches = self._begun - self._first, ahead + 1
         return started - dropped < batches * self.groups.num_prompts and started < batches * self.max_groups
 
@@ -172,20 +172,20 @@ class InOrder:
         """Return the sort key, within its batch, of an episode that has just been scored."""
         return self._arrived
 
-    def _teaches(self, scored: Scored, kept: Sequence[int]) -> bool:
+    def _is_trained(self, scored: Scored, kept_groups: Sequence[int]) -> bool:
         """Return whether to train on an episode: not if it is greedy, or has a fault (another seat ended the game)."""
         episode, seats = scored.episode, self.groups.seats
         number, greedy = self._number(episode.start), episode.start.greedy
-        if scored.terms is None or episode.fault or greedy or number not in kept:
+        if scored.terms is None or episode.fault or greedy or number not in kept_groups:
             return False
         return not seats or episode.start.seat in self.groups.learning
 
-    def _figures(self, end: int, kept: int) -> dict[str, float]:
+    def _figures(self, end: int, kept_count: int) -> dict[str, float]:
         """Return the metrics of a batch: groups played, kept and given up; empty if no group can be dropped."""
         if self.max_groups == self.groups.num_prompts:
             return {}
         given_up = sum(number in self._given_up for number in range(self._first, end))
-        return {"sampler/groups": end - self._first, "sampler/kept": kept, "sampler/given_up": given_up}
+        return {"sampler/groups": end - self._first, "sampler/kept": kept_count, "sampler/given_up": given_up}
 
 
 def spread(members: Sequence[Scored], compared: Compared) -> bool:

@@ -69,7 +69,7 @@ class Believing(InOrder):
         if batch is None:
             return None
         groups: dict[int, list[Scored]] = {}
-        for scored in batch.played:
+        for scored in batch.rollouts:
             if not scored.episode.start.greedy:  # Its success rate differs from that of sampled episodes.
                 groups.setdefault(self._number(scored.episode.start), []).append(scored)
         prior = self._options.prior
@@ -114,9 +114,9 @@ class Believing(InOrder):
         return self._drawn[group]
 
 
-def liveness(known: NDArray[np.float64], members: int) -> NDArray[np.float64]:
+def liveness(posteriors: NDArray[np.float64], members: int) -> NDArray[np.float64]:
     """Return the probability, for each Beta posterior, that a group of `members` has a success and a failure."""
-    solved, failed = known[:, 0], known[:, 1]
+    solved, failed = posteriors[:, 0], posteriors[:, 1]
     steps = np.arange(members)[:, None]
     every = solved + failed + steps
     all_solved = ((solved + steps) / every).prod(0)

@@ -83,11 +83,11 @@ class Refining(InOrder):
         batch = super().batch()
         if batch is None:
             return None
-        firsts = [episode for episode in batch.played if not self._is_second(episode.episode.start)]
-        refined = [episode for episode in batch.played if episode.episode.start.prefix]
+        firsts = [episode for episode in batch.rollouts if not self._is_second(episode.episode.start)]
+        refined = [episode for episode in batch.rollouts if episode.episode.start.prefix]
         figures = {
             "sampler/refined": float(len(refined)),
-            "sampler/without_critique": float(len(batch.played) - len(firsts) - len(refined)),
+            "sampler/without_critique": float(len(batch.rollouts) - len(firsts) - len(refined)),
             "sampler/success_first": _success(firsts),
             "sampler/success_refined": _success(refined),
         }

@@ -95,13 +95,13 @@ class Even:
         return self.env, self._drawn[1][place]
 
 
-def _distinct(rng: np.random.Generator, count: int, wanted: int) -> list[int]:
+def _distinct(rng: np.random.Generator, count: int, number: int) -> list[int]:
     """Return distinct numbers below `count`; they repeat only if there are too few. `count` may be extremely large."""
-    if wanted >= count:
-        again = rng.integers(count, size=wanted - count)
+    if number >= count:
+        again = rng.integers(count, size=number - count)
         return [int(task) for task in (*rng.permutation(count), *again)]
     numbers: dict[int, None] = {}
-    while len(numbers) < wanted:
+    while len(numbers) < number:
         numbers.setdefault(int(rng.integers(count)))
     return list(numbers)
 

@@ -72,7 +72,7 @@ class Refilling(InOrder):
             members.setdefault(sample.group, []).append(sample.place)
         values = self._values(batch, members)
         kept_groups = [group for group, value in values.items() if value > self._options.low_value]
-        copies = self._drawn(
+        copies = self._draw_copies(
             batch.number, {group: values[group] for group in kept_groups}, len(members) - len(kept_groups)
         )
         samples = list[Sample]()
@@ -100,7 +100,7 @@ class Refilling(InOrder):
         """
         outcomes: dict[int, NDArray[np.float64]] = {}
         for group, places in members.items():
-            values_by_seat = compared_values([batch.played[place] for place in places], self._options.compared)
+            values_by_seat = compared_values([batch.rollouts[place] for place in places], self._options.compared)
             outcomes[group] = np.array([value for values in values_by_seat.values() for value in values], np.float64)
         declared = None if self._options.compared == "success" else self.groups.reward_range
         every = np.concatenate([declared or (0.0, 1.0), *outcomes.values()])
@@ -110,15 +110,15 @@ class Refilling(InOrder):
             for group, group_outcomes in outcomes.items()
         }
 
-    def _histogram(self, kept: Sequence[int], copies: Sequence[int]) -> dict[int, int]:
+    def _histogram(self, kept_groups: Sequence[int], copies: Sequence[int]) -> dict[int, int]:
         """Return how many of the kept groups have 0, 1, ... copies, up to the largest allowed number."""
-        times = Counter(Counter(copies)[group] for group in kept)
+        times = Counter(Counter(copies)[group] for group in kept_groups)
         max_copies = self._options.max_copies
         return {
             count: times[count] for count in range((max(times, default=0) if max_copies is None else max_copies) + 1)
         }
 
-    def _drawn(self, number: int, values: dict[int, float], count: int) -> list[int]:
+    def _draw_copies(self, number: int, values: dict[int, float], count: int) -> list[int]:
         """Return the groups to copy, in sampling order. The result depends only on the seed and the batch number."""
         if self._options.refill == "left-out":
             return []
@@ -134,10 +134,14 @@ class Refilling(InOrder):
                 del left[group]
         return chosen
 
-    def _weighed(self, kept: Sequence[int], copies: Sequence[int]) -> list[tuple[int, float]]:
+    def _weighed(self, kept_groups: Sequence[int], copies: Sequence[int]) -> list[tuple[int, float]]:
         """Return each group and each of its copies, with its weight."""
-        totals, copies_so_far, weighted_groups = Counter([*kept, *copies]), Counter[int](), list[tuple[int, float]]()
-        for group in (*kept, *copies):
+        totals, copies_so_far, weighted_groups = (
+            Counter([*kept_groups, *copies]),
+            Counter[int](),
+            list[tuple[int, float]](),
+        )
+        for group in (*kept_groups, *copies):
             damping = self._options.damping
             weight = {
                 "geometric": self._options.copy_gamma ** copies_so_far[group],

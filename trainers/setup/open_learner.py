@@ -13,8 +13,8 @@ from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
-from palaestra.trainers.config.parts import load_allowed
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
+from palaestra.trainers.parts import load_allowed
 from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
 from palaestra.trainers.run.checkpoint import Checkpoint, fingerprint, newest, open_saved, restore
 from palaestra.trainers.run.folder import Run
