@@ -10,7 +10,7 @@
 Settings are a plain dict, since they come over a pipe:
 
     mode         "root" and "user": namespaces, with and without privileges; "container": the container is the wall, and
-                 only limits, filter and Landlock are added; "fork_only": limits alone, for comparisons
+                 only limits, filter and Landlock are added
     readonly     folders to show beside the interpreter: site-packages
     hidden       folders below them that are empty in there: packages that hold the answers to what is asked
     owner        pid of the supervisor, which makes the users of its slots its own
@@ -35,7 +35,7 @@ from typing import Any
 from . import files, hierarchies, landlock, rlimits, root, seccomp, watching
 from . import syscalls as kernel
 
-MODES = ("root", "user", "container", "fork_only")
+MODES = ("root", "user", "container")
 _NAMESPACES = kernel.NEW_NAMESPACES & ~(kernel.CLONE_NEWUSER | kernel.CLONE_NEWCGROUP)
 _AGENT = 1000
 """User and group that an agent sees itself as where it cannot have ids of its own."""
@@ -133,8 +133,6 @@ def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: 
         _unshare_with_user(0)  # before the limits: the number of processes bounds the namespace that is current
     apart = _has_namespaces(settings)  # elsewhere the user has other processes too
     rlimits.install(limits, _mapped, in_group=bool(settings.get("memory_tree")), own_count=apart)
-    if settings["mode"] == "fork_only":
-        return
     if (user := user_of(slot, settings)) is not None:
         os.setgroups([])
         os.setresgid(user, user, user)

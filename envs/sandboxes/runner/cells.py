@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from . import zygote as child
 from .cgroups import Cgroup
 from .orders import READY, REFUSED
-from .output import Outputs
 
 CONSOLE_BYTES = 2**17
 """The longest reply of a console that is read."""
@@ -49,7 +48,7 @@ class Host(Protocol):
     def place(self, zygote: Any, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> "Cell": ...
     def gone(self, place: "Cell") -> None: ...
     def group(self, limits: CellMessage) -> Cgroup | None: ...
-    def bury(self, group: Cgroup | None, over: bool) -> None: ...
+    def release_cgroup(self, group: Cgroup | None) -> None: ...
     def look_after(self, session: Any) -> None: ...
     def enrol(self, session: Any) -> int: ...
     def stop(self) -> None: ...
@@ -72,8 +71,6 @@ class Process:
         """It has let go of its socket; its death is told by others."""
         self.died: CellMessage | None = None
         self.refused = ""
-        self.outputs: Outputs | None = None
-        """Pipes of its stdout and stderr, if it has them already."""
         self._status = -1
         self._end: select.poll | None = None
 
@@ -118,13 +115,6 @@ class Process:
     def gone(self) -> bool:
         """It has ended, whether or not that was told already."""
         return self.died is not None or (self._end is not None and bool(self._end.poll(0)))
-
-    def drop_outputs(self) -> None:
-        outputs, self.outputs = self.outputs, None
-        if outputs is not None:
-            for pipe in outputs.both:
-                self._host.unwatch(pipe.reading)
-                pipe.close()
 
     def held(self) -> int:
         """The most memory it has held at once, in bytes; 0 where that cannot be read."""

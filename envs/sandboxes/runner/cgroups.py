@@ -21,10 +21,7 @@ from .hierarchies import remove, words, write
 
 _REMOVE_SECONDS = 0.2
 _KILL_ROUNDS = 200
-_MOST_IDLE = 16
 _COUNTERS_BYTES = 256
-_LEFT_SHARE = 64
-"""A group is used again while the kernel holds less than one in so many bytes of its limit for what has gone."""
 
 
 class Cgroup:
@@ -40,10 +37,6 @@ class Cgroup:
         self._kills = _Counter(memory / ("memory.events" if self._unified else "memory.oom_control"), b"oom_kill")
         self._refusals = _Counter(pids / "pids.events", b"max")
         self._current = _Counter(pids / "pids.current", b"")
-        self._held = _Counter(memory / ("memory.current" if self._unified else "memory.usage_in_bytes"), b"")
-        self._killed = False
-        self.bounds: tuple[int, ...] = ()
-        """Its limits, where it may serve another session after this one."""
         self.most_processes: int | str = "max"
 
     def join_descriptors(self) -> list[int]:
@@ -83,16 +76,8 @@ class Cgroup:
         """Return whether the group contains at most one process with one thread."""
         return self._current.text() in (b"0\n", b"1\n")
 
-    def vacant(self) -> bool:
-        """Nobody is here, next to nothing is left, and nobody was locked out: it is as good as new."""
-        if self._killed or not self.bounds or self._current.text() != b"0\n":
-            return False
-        memory_text = self._held.text().strip()
-        return memory_text.isdigit() and int(memory_text) * _LEFT_SHARE < self.bounds[0]
-
     def kill(self) -> None:
         """SIGKILL to all, and to what they fork meanwhile."""
-        self._killed = True
         with contextlib.suppress(OSError):
             write(self._memory / "cgroup.kill", 1)
             return
@@ -111,7 +96,7 @@ class Cgroup:
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
         """Take the group away; False while processes are still dying in it: call again later."""
-        for counter in (self._kills, self._refusals, self._current, self._held, self._used):
+        for counter in (self._kills, self._refusals, self._current, self._used):
             counter.close()
         outcomes = [remove(folder, seconds) for folder in self._folders]
         return all(outcomes)
@@ -124,7 +109,6 @@ class _Counter:
     def __init__(self, path: Path, name: bytes) -> None:
         self._path, self._name = path, name
         self._file = -1
-        self._text, self._value = b"", 0
 
     def text(self) -> bytes:
         """All of the file; nothing where it cannot be read."""
@@ -137,12 +121,8 @@ class _Counter:
 
     def value(self) -> int:
         """The number; 0 where there is none."""
-        text = self.text()
-        if text != self._text:
-            pieces = text.split()
-            self._text = text
-            self._value = int(pieces[pieces.index(self._name) + 1]) if self._name in pieces else 0
-        return self._value
+        pieces = self.text().split()
+        return int(pieces[pieces.index(self._name) + 1]) if self._name in pieces else 0
 
     def close(self) -> None:
         if self._file >= 0:
@@ -183,25 +163,6 @@ class Cgroups:
 
     def __init__(self, folders: dict[str, Path], mounts: list[Path]) -> None:
         self._folders, self._mounts = folders, mounts
-        self._idle: list[Cgroup] = []
-
-    def take(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
-        """A group that was kept and has these limits, or a new one, which costs a twentieth of a short program."""
-        bounds = limits["memory_bytes"], limits["processes"]
-        for group in self._idle:
-            if group.bounds == bounds and group.vacant():
-                self._idle.remove(group)
-                return group
-        group = self.create(name, limits)
-        group.bounds = bounds
-        return group
-
-    def keep(self, group: Cgroup) -> bool:
-        """For `take`, once nothing that was told to join it lives; False where it is not as good as new."""
-        if len(self._idle) == _MOST_IDLE or not group.vacant():
-            return False
-        self._idle.append(group)
-        return True
 
     def create(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
         """A group with `limits["memory_bytes"]` and `limits["processes"]`, and one more: the session's init."""
@@ -231,8 +192,6 @@ class Cgroups:
 
     def close(self) -> None:
         """End and remove every group of this owner."""
-        while self._idle:
-            self._idle.pop().remove(0)
         for folder in dict.fromkeys(self._folders.values()):
             _clear(folder)
 

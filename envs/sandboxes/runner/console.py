@@ -5,7 +5,6 @@ the code runs. What is not here: limits, time and measures, which are set and ta
 """
 
 import _signal  # type: ignore[import-not-found]
-import _thread
 import ast
 import builtins
 import contextlib
@@ -32,7 +31,7 @@ _COPY_CHUNK = 2**20
 _RIGHTS_BYTES = socket.CMSG_SPACE(orders.MOST_DESCRIPTORS * 4)
 # Without the enumerations that `signal` wraps round each call; the agent may have put something else in their place.
 _set_handler, _SIGINT, _IGNORE = _signal.signal, int(signal.SIGINT), _signal.SIG_IGN
-_interrupt, _count_threads = signal.default_int_handler, _thread._count
+_interrupt = signal.default_int_handler
 
 
 class Console:
@@ -41,10 +40,7 @@ class Console:
     def __init__(self, channel: socket.socket, settings: cell.CellSettings, scratch: str) -> None:
         self._channel, self._settings, self._scratch = channel, settings, scratch
         self._pid = os.getpid()
-        self._had_stdin = True
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._outputs: tuple[int, ...] = ()
-        """The files that a run began with as its stdout and stderr."""
         self._folder = os.getcwd()
         self._main = ModuleType("__main__")
         self._main.__dict__["__builtins__"] = builtins
@@ -63,7 +59,7 @@ class Console:
             if order.kind == orders.FORK:
                 self._fork(order.text.decode(), socket.socket(fileno=descriptors[0]))
                 continue
-            self._adopt(descriptors, order)
+            self._adopt(descriptors)
             if order.kind == orders.RUN:
                 self._run(order)
                 continue
@@ -84,19 +80,12 @@ class Console:
         descriptors = list(memoryview(rights[0][2]).cast("i")) if rights else []
         return orders.unpack(message, descriptors), descriptors
 
-    def _adopt(self, descriptors: list[int], order: ConsoleCommand) -> None:
-        """Put stdin, stdout and stderr in place, with sound objects before them."""
-        if order.has_stdin or self._had_stdin or sys.stdin is None or sys.stdin.closed:
-            os.dup2(descriptors[0] if order.has_stdin else self._null, 0)
-            if order.has_stdin:
-                os.close(descriptors.pop(0))
-            sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
-        self._had_stdin = order.has_stdin
-        if descriptors:
-            for descriptor, target in zip(descriptors, (1, 2), strict=True):
-                os.dup2(descriptor, target)
-                os.close(descriptor)
-            self._outputs = _outputs()
+    def _adopt(self, descriptors: list[int]) -> None:
+        """Put stdout, stderr and, if there is one, stdin in place; between two runs all three are /dev/null."""
+        for descriptor, target in zip(reversed(descriptors), (2, 1, 0), strict=False):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
 
@@ -124,12 +113,9 @@ class Console:
         if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
             self._leave(code)
         _flush()
-        # The next run may have the same ones if they are as they were and no thread prints meanwhile.
-        intact = not _count_threads() and _outputs() == self._outputs
-        if not intact:
-            os.dup2(self._null, 1)
-            os.dup2(self._null, 2)
-        self._channel.send(DONE + order.token + bytes((code, intact, shown is not None)) + (shown or b""))
+        for target in (0, 1, 2):
+            os.dup2(self._null, target)
+        self._channel.send(DONE + order.token + bytes((code, shown is not None)) + (shown or b""))
         with contextlib.suppress(OSError):  # the folder is gone
             sys.path_importer_cache.pop(os.getcwd(), None)  # files may come before the next run
 
@@ -209,14 +195,6 @@ class Console:
         os.chdir(folder)
         self._folder = folder
         self._channel.send(FORKED + b"%d" % self._pid)
-
-
-def _outputs() -> tuple[int, ...]:
-    """What tells the files of stdout and stderr from others, and whether they block as they should."""
-    try:
-        return os.fstat(1).st_ino, os.fstat(2).st_ino, os.get_blocking(1), os.get_blocking(2)
-    except OSError:
-        return ()
 
 
 _streams: dict[int, io.TextIOWrapper] = {}

@@ -4,7 +4,6 @@ A flood costs reading, never memory. What is not here: decoding, which the clien
 """
 
 import os
-import select
 
 CHUNK = 2**16
 """A pipe's usual capacity: one read empties it."""
@@ -61,7 +60,7 @@ def shortened(data: bytes, cap: int) -> bytes:
 
 
 class Pipe:
-    """The reading end of a program's stdout or stderr; it may serve several runs, one after another."""
+    """A pipe for the stdout or stderr of one run. Whoever hands its writing end over closes that end here."""
 
     def __init__(self, cap: int, owner: int | None = None) -> None:
         self.kept = Kept(cap)
@@ -86,41 +85,10 @@ class Pipe:
             if self.read() < CHUNK:
                 break
 
-    def given(self) -> None:
-        """The writing end is in the program's hands: ours goes, or no writer of its would be the last."""
-        if self.writing >= 0:
-            os.close(self.writing)
-            self.writing = -1
-
-    def close(self) -> None:
-        self.given()
-        if self.reading >= 0:
-            os.close(self.reading)
-            self.reading = -1
-
 
 class Outputs:
-    """A process's stdout and stderr."""
+    """The pipes of one run: its stdout and its stderr."""
 
     def __init__(self, cap: int, owner: int | None) -> None:
         self.cap = cap
         self.both = self.out, self.err = Pipe(cap, owner), Pipe(cap, owner)
-        self._filled = select.poll()
-        for pipe in self.both:
-            self._filled.register(pipe.reading, select.POLLIN)
-
-    def begin(self) -> None:
-        """Another run: count from nothing."""
-        for pipe in self.both:
-            if pipe.kept.size:
-                pipe.kept = Kept(self.cap)
-
-    def given(self) -> None:
-        """The writing ends are in the program's hands: ours go, so that the last writers can end the pipes."""
-        for pipe in self.both:
-            pipe.given()
-
-    def drain(self) -> None:
-        """Take what a program that is done has left. Most leave one pipe empty, and asking costs less than failing."""
-        for descriptor, _ in self._filled.poll(0):
-            (self.out if descriptor == self.out.reading else self.err).drain()

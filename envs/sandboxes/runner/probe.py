@@ -60,8 +60,6 @@ def best_mode(readonly: Iterable[str] = ()) -> str:
 
 def capabilities(mode: str, readonly: Iterable[str] = (), scratch: str = root.SCRATCH) -> dict[str, Any]:
     """The guards of a mode; `Unavailable` where a session cannot even start."""
-    if mode == "fork_only":
-        return {"notes": ["mode fork_only isolates nothing: it is for comparisons"]}
     guards = {**_tried(mode, tuple(readonly), scratch)}
     guards["forks"] = mode in ("root", "user")
     guards["landlock"] = landlock.version() if guards.pop("landlock_holds") else 0

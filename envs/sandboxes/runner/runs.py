@@ -75,18 +75,17 @@ class ProgramRun:
     def __init__(self, host: Host, place: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
         self._host, self._place, self._process, self._group = host, place, process, group
         self._limits, self._meters = place.limits, meters
+        self.outputs = Outputs(int(self._limits["output_bytes"]), place.user)
         self.leaves_nothing = False
         """Once it is over: its process, where that goes on, has one thread and no company."""
 
     def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
         """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
-        process, reusable = self._process, False
+        process, outputs = self._process, self.outputs
         began = time.monotonic()
         self._meters.begin(process)
         try:
             stays = self._hand_over(wanted, number)
-            outputs = process.outputs
-            assert outputs is not None
             # Most runs are over before anything needs to be read: a pipe holds what they print.
             ended = yield from until(process.done, began + min(UNREAD_SECONDS, wanted.timeout))
             if not ended:
@@ -95,51 +94,38 @@ class ProgramRun:
                 ended = yield from self._waited(began + wanted.timeout)
                 if not ended:
                     yield from self._stop(wanted.command)
-                for pipe in outputs.both:
-                    self._host.unwatch(pipe.reading)
             duration = time.monotonic() - began
             if self._place.broken:
                 raise Failure("broken", self._place.broken)
             if process.refused:
                 raise Failure("broken", f"the walls of a session could not be built: {process.refused}")
-            # Nobody else holds them, unless another branch of the same agent opened them by name: so nothing of others
-            # can come into them before the next run begins.
-            intact = process.died is None and process.reply[len(process.awaited) + 1 :][:1] == b"\1"
-            reusable = self.leaves_nothing = intact and self._group is not None and self._group.alone()
-            outputs.drain()
+            self.leaves_nothing = process.died is None and self._group is not None and self._group.alone()
+            for pipe in outputs.both:
+                pipe.drain()
             lost = lost or (stays and process.died is not None)
             return self._meters.result(process, not ended, lost, duration, outputs, self._full)
         finally:
-            if not reusable:
-                process.drop_outputs()
+            for pipe in outputs.both:
+                self._host.unwatch(pipe.reading)
+                os.close(pipe.reading)
 
     def _hand_over(self, wanted: Asked, number: int) -> bool:
         """True where the process goes on after the run, and says when it is over."""
         kind = orders.ARGV if wanted.command else orders.SCRIPT if self._place.kind == "once" else orders.RUN
-        process, output_bytes = self._process, int(self._limits["output_bytes"])
-        writing_ends: tuple[int, ...] = ()
-        if process.outputs is None:
-            process.outputs = Outputs(output_bytes, self._place.user)
-            writing_ends = process.outputs.out.writing, process.outputs.err.writing
-        process.outputs.begin()
-        token = os.urandom(orders.TOKEN_BYTES)
+        process, token = self._process, os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
-        of_value = min(output_bytes, orders.VALUE_BYTES)
-        order = orders.ConsoleCommand(
-            kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token
-        )
-        memory_files: list[int] = []
+        value_bytes = min(self.outputs.cap, orders.VALUE_BYTES)
+        order = orders.ConsoleCommand(kind, wanted.program, number, value_bytes, wanted.show_last, token)
+        descriptors = [pipe.writing for pipe in self.outputs.both]
         try:
-            if len(wanted.program) > orders.INLINE_BYTES:
-                memory_files.append(orders.memory_file(wanted.program))
             if wanted.stdin:
-                memory_files.append(orders.memory_file(wanted.stdin))
-            process.tell(order.packed(), *memory_files, *writing_ends)
+                descriptors.insert(0, orders.memory_file(wanted.stdin))
+            if len(wanted.program) > orders.INLINE_BYTES:
+                descriptors.insert(0, orders.memory_file(wanted.program))
+            process.tell(order.packed(), *descriptors)
         finally:
-            for descriptor in memory_files:
+            for descriptor in descriptors:
                 os.close(descriptor)
-            if writing_ends:
-                process.outputs.given()
         return kind == orders.RUN
 
     def _waited(self, deadline: float) -> Generator[float, None, bool]:
@@ -184,7 +170,7 @@ class ProgramRun:
         return False
 
     def _full(self) -> bool:
-        return self._place.folder >= 0 and self._host.mode != "fork_only" and is_full(self._place)
+        return self._place.folder >= 0 and is_full(self._place)
 
     def _read(self, pipe: Pipe) -> None:
         if pipe.read() == 0:

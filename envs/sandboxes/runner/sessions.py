@@ -105,7 +105,6 @@ class RunnerSession:
         """It is dead: what it left running goes as well."""
         console, self._console = self._console, None
         if console is not None:
-            console.drop_outputs()
             console.close()
         if self._host.namespaces and self.place is not None:
             self.place.sweep(self._group)
@@ -168,7 +167,6 @@ class RunnerSession:
         """End every process; the place ends with its last session."""
         console, self._console = self._console, None
         place, self.place = self.place, None
-        over = place is not None and place.dead and not place.broken
         if place is not None:
             place.seats -= 1
             if place.seats == 0:
@@ -178,12 +176,11 @@ class RunnerSession:
                 if self._group is not None:
                     self._group.kill()
         if console is not None:
-            console.drop_outputs()
             console.close()
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
-        self._host.bury(self._group, over)
+        self._host.release_cgroup(self._group)
         self._group = None
 
     def close(self) -> RunSteps:

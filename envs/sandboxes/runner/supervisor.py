@@ -30,7 +30,7 @@ from .zygotes import Zygote
 
 SPARE_DESCRIPTORS = 64
 """Left free: a session needs about ten, and one that cannot be had must still be answered."""
-_BURIAL_SECONDS = 0.02
+_REMOVE_SECONDS = 0.02
 _LOOKS = 64
 """Sessions that are looked at together: each costs some reading in /proc where no control group counts."""
 _FAREWELL_SECONDS = 5.0
@@ -60,7 +60,7 @@ class Supervisor:
         self.sessions: dict[int, RunnerSession] = {}
         self._slots: list[int] = []
         self._slots_used = self._count = 0
-        self._graves: list[Cgroup] = []
+        self._cgroups_to_remove: list[Cgroup] = []
         self._computing: dict[RunnerSession, None] = {}
         """Sessions of which something may go on between runs, the one that was looked at last at the end."""
         self._look_at = float("inf")
@@ -89,8 +89,8 @@ class Supervisor:
                 woken, self._woken = self._woken, {}
                 for connection in woken:
                     connection.step()
-            if self._graves:
-                self._graves = [group for group in self._graves if not group.remove(0)]
+            if self._cgroups_to_remove:
+                self._cgroups_to_remove = [group for group in self._cgroups_to_remove if not group.remove(0)]
 
     def _ring(self) -> None:
         """Wake those whose time has come. Most deadlines never come, so the others are looked at only now."""
@@ -102,8 +102,8 @@ class Supervisor:
         if self._woken:
             return 0.0
         nearest, now = min(self._alarm, self._look_at), time.monotonic()
-        if self._graves:
-            nearest = min(nearest, now + _BURIAL_SECONDS)
+        if self._cgroups_to_remove:
+            nearest = min(nearest, now + _REMOVE_SECONDS)
         return -1.0 if nearest == float("inf") else max(nearest - now, 0.0)
 
     def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
@@ -166,7 +166,7 @@ class Supervisor:
         if self.cgroups is None:
             return self._around
         self._count += 1
-        return self.cgroups.take(str(self._count), limits)
+        return self.cgroups.create(str(self._count), limits)
 
     def enrol(self, session: RunnerSession) -> int:
         """A number for a session, by which it can be forked."""
@@ -174,13 +174,10 @@ class Supervisor:
         self.sessions[self._count] = session
         return self._count
 
-    def bury(self, group: Cgroup | None, over: bool) -> None:
-        """Release the cgroup of a session: keep it for reuse if it is empty, otherwise remove it when its last process
-        ends."""
-        if group is None or (over and self.cgroups is not None and self.cgroups.keep(group)):
-            return
-        if not group.remove(0):
-            self._graves.append(group)
+    def release_cgroup(self, group: Cgroup | None) -> None:
+        """Remove the cgroup of a session, later if a process is still dying in it."""
+        if group is not None and not group.remove(0):
+            self._cgroups_to_remove.append(group)
 
     def look_after(self, session: RunnerSession) -> None:
         """See that what is left of a run does not compute for ever. In a container the engine's bound must do."""

@@ -113,9 +113,6 @@ def _become(order: ForkMessage, descriptors: list[int], settings: ForkMessage) -
     try:
         if order["kind"] == "stay":
             close_all_but((0, 1, 2, *descriptors))
-        if settings["mode"] == "fork_only":
-            settings["scratch"] = os.path.join(settings["scratch"], str(order["place"]))
-            os.mkdir(settings["scratch"])
         folder = cell.enter_session(order["limits"], order["slot"], settings)
         send(channel, {"folder": True}, folder)
         os.close(folder)

@@ -30,15 +30,15 @@ def main() -> None:
     from runner import runs, supervisor
 
     sys.path.remove(str(_SANDBOXES))
-    stop = runs.Run._stop
+    stop = runs.ProgramRun._stop
 
     def stop_once_it_has_begun(run, command):
-        latest, said = time.monotonic() + SECONDS, run._process.outputs.out.kept
+        latest, said = time.monotonic() + SECONDS, run.outputs.out.kept
         while not said.size and not run._process.done() and time.monotonic() < latest:
             yield time.monotonic() + 0.01
         yield from stop(run, command)
 
-    runs.Run._stop = stop_once_it_has_begun
+    runs.ProgramRun._stop = stop_once_it_has_begun
     runs.GRACE_SECONDS = SECONDS
     supervisor.main()
 

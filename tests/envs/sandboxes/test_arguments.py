@@ -15,7 +15,7 @@ from palaestra.errors import UsageError
     ("backend", "options", "words"),
     [
         ("remote", {}, "the remote sandbox needs 'url'"),
-        ("local", {"limit": 1}, "no option 'limit'; did you mean 'limits'.* known: limits, preload, mode"),
+        ("local", {"limit": 1}, "no option 'limit'; did you mean 'limits'.* known: limits, preload"),
         ("docker", {"polcy": 1}, "did you mean 'policy'"),
         ("local", {"limits": 5}, r"limits is 5; expected Limits, as in Limits\(seconds=5\), or a mapping"),
         ("local", {"limits": {"memory": 5}}, "limits has no 'memory'; did you mean 'memory_bytes'"),
