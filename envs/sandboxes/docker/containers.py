@@ -97,7 +97,7 @@ class Launcher:
                     command=[json.dumps(self.settings)],
                     user=f"{user}:{user}",
                     stdin_open=True,
-                    labels={owners.LABEL: owners.mine()},
+                    labels={owners.LABEL: owners.owner_label()},
                     host_config=host_config,
                 )
                 identity = created["Id"]

@@ -149,12 +149,12 @@ def abandoned(mounts: Iterable[Path]) -> list[Path]:
     for mount in dict.fromkeys(mounts):
         for folder, below, _ in itertools.islice(os.walk(mount), _MOST_FOLDERS_SWEPT):
             owner_names = [name for name in below if name.startswith(_PREFIX + "-") and name != _MEMBERS]
-            folders += [Path(folder, name) for name in owner_names if not _owner_lives(name)]
+            folders += [Path(folder, name) for name in owner_names if not owner_lives(name)]
             below[:] = [name for name in below if name not in owner_names]
     return folders
 
 
-def _owner_lives(name: str) -> bool:
+def owner_lives(name: str) -> bool:
     """True also where it cannot be known: an owner in another pid namespace is left alone."""
     try:
         namespace, pid, started = (int(word) for word in name.split("-")[1:])
