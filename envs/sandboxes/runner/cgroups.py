@@ -4,8 +4,7 @@ An owner (the supervisor) has one folder, and a group for each session below it.
 (pid namespace, pid, start time), so that groups of an owner that was killed can be told and swept by the next one. The
 groups hang below the owner's own group where they can: what bounds the owner bounds them too.
 
-Where no groups can be had (an ordinary user without delegation) `find` gives None and `why_not` says why; what is left
-then is `watching`.
+An ordinary user without delegation can have no groups: `find` says why. What is left then is `watching`.
 """
 
 import contextlib
@@ -202,16 +201,9 @@ def join(descriptors: list[int]) -> None:
         os.write(descriptor, b"0")
 
 
-def find(process: str = "/proc/self") -> Cgroups | None:
-    """The caller's groups, None where they cannot be had; the caller is their owner."""
-    folders_or_reason = hierarchies.owner_folders(process)
-    return None if isinstance(folders_or_reason, str) else Cgroups(*folders_or_reason)
-
-
-def why_not(process: str = "/proc/self") -> str:
-    """Why `find` gives None, and what would bring groups; empty where it does not."""
-    folders_or_reason = hierarchies.owner_folders(process)
-    return folders_or_reason if isinstance(folders_or_reason, str) else ""
+def find(process: str = "/proc/self") -> Cgroups:
+    """Return the groups that the caller owns; raise `Unavailable` if it cannot have any."""
+    return Cgroups(*hierarchies.owner_folders(process))
 
 
 def _clear(owner: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import watching
+from .syscalls import Unavailable
 
 NEEDED = ("memory", "pids")
 WANTED = ("cpu", "cpuacct")
@@ -26,15 +27,15 @@ CgroupMount = tuple[dict[str, Path], list[Path]]
 """The owner's folder for each controller, and the mounts they lie in."""
 
 
-def owner_folders(process: str) -> CgroupMount | str:
-    """This process's own folders, made where they were not; or why they cannot be had."""
+def owner_folders(process: str) -> CgroupMount:
+    """Return the folders of this process, and make them if necessary; raise `Unavailable` if that is impossible."""
     mounts = _mounts(process)
     groups = dict(line.split(":", 2)[1:] for line in Path(process, "cgroup").read_text().splitlines())
     if all(name in mounts for name in NEEDED):
         return _look_in_version_1(mounts, groups)
     if "" in mounts:
         return _look_in_version_2(*mounts[""], groups.get("", "/"))
-    return "no control groups are mounted here (mount cgroup2 on /sys/fs/cgroup)"
+    raise Unavailable("no control groups are mounted here (mount cgroup2 on /sys/fs/cgroup)")
 
 
 def owner_name() -> str:
@@ -42,7 +43,7 @@ def owner_name() -> str:
     return f"{_PREFIX}-{_pid_namespace()}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
-def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> CgroupMount | str:
+def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> CgroupMount:
     of_controller = {name: path for names, path in groups.items() for name in names.split(",")}
     folders: dict[str, Path] = {}
     for name in (*NEEDED, *(name for name in WANTED if name in mounts)):
@@ -55,12 +56,14 @@ def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, st
                 continue
             for created in folders.values():
                 remove(created, 0)
-            return f"no group can be made in {base} ({error.strerror}); run as root, or on a machine with cgroup v2"
+            raise Unavailable(
+                f"no group can be made in {base} ({error.strerror}); run as root, or on a machine with cgroup v2"
+            ) from None
         folders[name] = base / owner_name()
     return folders, [mounts[name][0] for name in folders]
 
 
-def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> CgroupMount | str:
+def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> CgroupMount:
     """A folder on the way up that hands out both controllers; else make our own group do so."""
     here = _own_folder(mount, mounted_root, own)
     for base in [here, *here.parents]:
@@ -79,7 +82,7 @@ def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> CgroupMount 
             return _made_in_version_2(here, mount)
         except OSError as error:
             reason = f"the group {here} is not ours to divide ({error.strerror})"
-    return f"{reason}; run as root, or under `systemd-run --user --scope -p Delegate=yes`"
+    raise Unavailable(f"{reason}; run as root, or under `systemd-run --user --scope -p Delegate=yes`")
 
 
 def _made_in_version_2(base: Path, mount: Path) -> CgroupMount:
@@ -169,7 +172,8 @@ def _pid_namespace() -> int:
 
 def _start_time(pid: int) -> int:
     """Clock ticks after boot, -1 where there is no such process."""
-    return int((watching.status(pid)[19:20] or [b"-1"])[0])
+    fields = watching.status(pid)
+    return -1 if fields[:1] in watching.ENDED else int(fields[19])
 
 
 def words(path: Path) -> list[str]:

@@ -165,8 +165,6 @@ def _refused(attempt: Callable[[], object]) -> bool:
 def _try_groups(pipe: int) -> dict[str, Any]:
     """Whether the kernel kills one that takes more than its group may have."""
     groups = cgroups.find()
-    if groups is None:
-        raise Unavailable(cgroups.why_not())
     try:
         group = groups.create("trial", {"memory_bytes": _GROUP_BYTES, "processes": _PROCESSES})
         descriptors = group.join_descriptors()

@@ -44,9 +44,11 @@ class Supervisor:
         self._settings = settings
         self.mode: str = settings["mode"]
         self.namespaces = self.mode in ("root", "user")
-        self.cgroups: Cgroups | None = cgroups.find() if self.namespaces else None
-        if self.cgroups is not None:
-            self.cgroups.sweep()
+        self.cgroups: Cgroups | None = None
+        if self.namespaces:
+            with contextlib.suppress(Unavailable):
+                self.cgroups = cgroups.find()
+                self.cgroups.sweep()
         self._around = cgroups.around() if self.mode == "container" else None
         self._settings |= {"owner": os.getpid(), "memory_tree": (self.cgroups or self._around) is not None}
         self._poll = select.epoll()
