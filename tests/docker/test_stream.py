@@ -57,7 +57,7 @@ def test_what_was_written_comes_out_in_order_and_complete(
                     received += piece
         assert received == b"".join(data for kind, data in parts if kind == 1)
         assert (
-            stream.said.encode()
+            stream.error_text.encode()
             == b"".join(data for kind, data in parts if kind == 2).decode(errors="replace").strip().encode()
         )
         far.shutdown(socket.SHUT_WR)

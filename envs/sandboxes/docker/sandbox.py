@@ -87,7 +87,7 @@ class DockerSandbox(FramedSandbox):
             self._launcher.close()
             raise
         self._capabilities = guards.capabilities(
-            first.found, self._connection.info, podman=self._connection.is_podman, runtime=runtime
+            first.guards, self._connection.info, podman=self._connection.is_podman, runtime=runtime
         )
         self._pool = ContainerPool(self._launch, self._end, self.limits, max_containers=max_containers, warm=warm)
         self._pool.add(first)
@@ -97,10 +97,10 @@ class DockerSandbox(FramedSandbox):
         return self._capabilities
 
     async def _connect(self, limits: Limits, blocking: bool) -> ContainerStream:
-        return ContainerStream(await self._taken(True, self._own(limits), blocking), self._pool)
+        return ContainerStream(await self._taken(True, self._special_limits(limits), blocking), self._pool)
 
     async def _alone(self, request: FrameRequest[Result], limits: Limits, blocking: bool) -> Result:
-        container_limits = self._own(limits)
+        container_limits = self._special_limits(limits)
         container = await self._taken(False, container_limits, blocking)
         try:
             return await self._run_in(container, request, container_limits, blocking)
@@ -122,18 +122,18 @@ class DockerSandbox(FramedSandbox):
         self._pool.close()
         self._launcher.close()
 
-    def _own(self, limits: Limits) -> Limits | None:
+    def _special_limits(self, limits: Limits) -> Limits | None:
         """Return the limits if they need a container with special settings, otherwise None."""
         same = all(getattr(limits, name) == getattr(self.limits, name) for name in _OF_THE_CONTAINER)
         return None if same else limits
 
     async def _run_in(
-        self, container: Container, request: FrameRequest[Result], own: Limits | None, blocking: bool
+        self, container: Container, request: FrameRequest[Result], special_limits: Limits | None, blocking: bool
     ) -> Result:
         """Run the program, then return the container to the pool or discard it."""
         stream = ContainerStream(container, self._pool)
         result = await request.first_over(stream, blocking)
-        if own is None and _is_ordinary(result):
+        if special_limits is None and _is_ordinary(result):
             self._pool.give_back(container)
         else:
             stream.drop()
@@ -172,7 +172,7 @@ class DockerSandbox(FramedSandbox):
         container = self._launcher.launch(limits)
         stream = SocketStream(container.socket, container.why)
         try:
-            container.found = first_words(stream, NAME, OPENING_SECONDS)
+            container.guards = first_words(stream, NAME, OPENING_SECONDS)
             for program in FIRST_RUNS[: 1 if self._launcher.settings["preload_wanted"] == "bare" else None]:
                 request = run_request(Execution(program, OPENING_SECONDS, b"", False, limits), alone=True)
                 result = request if isinstance(request, Result) else run_blocking(request.over(stream, True))

@@ -1,4 +1,4 @@
-"""What the supervisor knows of the places (cells) that were forked from zygotes, and of the processes in a place.
+"""What the supervisor knows of the cells that were forked from zygotes, and of the processes in a cell.
 
 Each object takes in what its socket says, keeps it as plain attributes, and wakes whoever waits. What comes from a
 zygote or an init is believed; what comes from a console is a few bytes, looked at by the session that asked for them.
@@ -40,17 +40,19 @@ class Host(Protocol):
 
     def watch(self, descriptor: int, handler: Any) -> None: ...
     def unwatch(self, descriptor: int) -> None: ...
-    def want_to_write(self, descriptor: int, wanted: bool) -> None: ...
+    def want_to_write(self, descriptor: int, on: bool) -> None: ...
     def wake(self, connection: Any) -> None: ...
     def wake_all(self) -> None: ...
     def wait(self, connection: Any, deadline: float | None) -> None: ...
     def zygote(self, name: str) -> Any: ...
-    def place(self, zygote: Any, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> "Cell": ...
-    def gone(self, place: "Cell") -> None: ...
+    def start_cell(
+        self, zygote: Any, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None
+    ) -> "Cell": ...
+    def cell_ended(self, cell: "Cell") -> None: ...
     def group(self, limits: CellMessage) -> Cgroup | None: ...
     def release_cgroup(self, group: Cgroup | None) -> None: ...
-    def look_after(self, session: Any) -> None: ...
-    def enrol(self, session: Any) -> int: ...
+    def watch_cpu(self, session: Any) -> None: ...
+    def add_session(self, session: Any) -> int: ...
     def stop(self) -> None: ...
 
 
@@ -105,7 +107,7 @@ class Process:
         """From now on: a reply that begins like this; nothing is heard where it is empty."""
         self.awaited, self.reply = beginning, b""
 
-    def known(self, pidfd: int) -> None:
+    def identify(self, pidfd: int) -> None:
         self.pidfd, self.pid = pidfd, host_pid(pidfd)
         self._end = select.poll()
         self._end.register(pidfd, select.POLLIN)
@@ -116,7 +118,7 @@ class Process:
         """It has ended, whether or not that was told already."""
         return self.died is not None or (self._end is not None and bool(self._end.poll(0)))
 
-    def held(self) -> int:
+    def peak_memory(self) -> int:
         """The most memory it has held at once, in bytes; 0 where that cannot be read."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._status < 0:
@@ -166,7 +168,7 @@ class Cell:
         self.folder = -1
         self.branches = 1
         self.seats = 1
-        """How many sessions live in it: a fork stays in the place of its original."""
+        """How many sessions live in it: a fork stays in the cell of its original."""
         self.broken = ""
         """Why it cannot be used any more, where that is not the agent's doing."""
         self._doomed = False
@@ -178,7 +180,7 @@ class Cell:
         joining = group.join_descriptors() if group is not None and self.kind == "once" else []
         self.channel.setblocking(False)
         self._host.watch(self.channel.fileno(), self._hear)
-        order = {"place": self.number, "kind": self.kind, "slot": self.slot, "limits": self.limits}
+        order = {"cell": self.number, "kind": self.kind, "slot": self.slot, "limits": self.limits}
         return order, [self._far.detach(), *joining]
 
     def _hear(self) -> None:
@@ -202,10 +204,10 @@ class Cell:
             self.folder = descriptors[0]
         elif "lives" in message:
             process = self._expected.pop(0)
-            process.known(descriptors[0])
+            process.identify(descriptors[0])
             self._processes[message["lives"]] = process
         elif "lost" in message:
-            self._expected.pop(0).ended(child.told(0))
+            self._expected.pop(0).ended(child.exit_message(0))
         elif "died" in message and message["died"] in self._processes:
             self._processes.pop(message["died"]).ended(message)
 
@@ -230,7 +232,7 @@ class Cell:
         self.tell({"op": "adopt", "pid": pid})
 
     def sweep(self, group: Cgroup | None) -> None:
-        """End every process of a session but the init; a session that shares this place has its group alone."""
+        """End every process of a session but the init; a session that shares this cell has its group alone."""
         if self.seats == 1:
             self.tell({"op": "sweep"})
         elif group is not None:
@@ -244,8 +246,8 @@ class Cell:
     def dead(self) -> bool:
         return self.first.died is not None
 
-    def born(self, pidfd: int) -> None:
-        self.first.known(pidfd)
+    def identify(self, pidfd: int) -> None:
+        self.first.identify(pidfd)
         if self._doomed:
             self.kill()
 
@@ -261,11 +263,11 @@ class Cell:
             return
         self.first.ended(message)
         for process in [*self._processes.values(), *self._expected]:
-            process.ended(child.told(signal.SIGKILL))
+            process.ended(child.exit_message(signal.SIGKILL))
         self._processes.clear()
         self._expected.clear()
         self.waiter.wake()
-        self._host.gone(self)
+        self._host.cell_ended(self)
 
     def close(self) -> None:
         """Let go of what stands for it here."""

@@ -101,13 +101,13 @@ class Console:
 
     def _run(self, order: ConsoleCommand) -> None:
         """One run of a session, and its reply."""
-        shown: bytes | None = None
+        value_text: bytes | None = None
 
         def work() -> None:
-            nonlocal shown
+            nonlocal value_text
             value = self._exec(order.text, f"<run {order.number}>", show_last=order.show_last)
             if value is not None:
-                shown = shortened(repr(value).encode("utf-8", "backslashreplace"), order.value_bytes)
+                value_text = shortened(repr(value).encode("utf-8", "backslashreplace"), order.value_bytes)
 
         code = self._guarded(work)
         if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
@@ -115,7 +115,7 @@ class Console:
         _flush()
         for target in (0, 1, 2):
             os.dup2(self._null, target)
-        self._channel.send(DONE + order.token + bytes((code, shown is not None)) + (shown or b""))
+        self._channel.send(DONE + order.token + bytes((code, value_text is not None)) + (value_text or b""))
         with contextlib.suppress(OSError):  # the folder is gone
             sys.path_importer_cache.pop(os.getcwd(), None)  # files may come before the next run
 
@@ -153,14 +153,14 @@ class Console:
     def _leave(self, code: int) -> NoReturn:
         """End the process as an interpreter ends, less the taking apart of what the kernel frees anyway."""
 
-        def last_rites() -> None:
+        def run_exit_hooks() -> None:
             threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as every script does
             import atexit
 
             atexit._run_exitfuncs()
             self._main.__dict__.clear()
 
-        self._guarded(last_rites)
+        self._guarded(run_exit_hooks)
         _flush()
         os._exit(code)
 

@@ -84,13 +84,13 @@ def put(root: int, path: str, data: bytes | memoryview) -> None:
         _own(file, os.fstat(root))
 
 
-def get(root: int, path: str, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes."""
+def get(root: int, path: str, max_bytes: int) -> bytes:
+    """Read a regular file of at most `max_bytes` bytes."""
     with _regular(root, path, os.O_RDONLY) as file:
         size = os.fstat(file).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"{size} bytes; at most {most} are read", path)
-        parts, left = [], most
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"{size} bytes; at most {max_bytes} are read", path)
+        parts, left = [], max_bytes
         while left > 0 and (part := os.read(file, min(left, 2**20))):  # it may grow while it is read
             parts.append(part)
             left -= len(part)
@@ -114,12 +114,12 @@ def _regular(root: int, path: str, flags: int) -> Iterator[int]:
             os.close(file)
 
 
-def listdir(root: int, path: str, most: int) -> list[str]:
-    """At most `most` names in a folder, sorted, each folder's with a slash behind it."""
+def listdir(root: int, path: str, max_names: int) -> list[str]:
+    """Return at most `max_names` names in a folder, sorted; names of folders end with a slash."""
     names: list[str] = []
     with _folder(root, _names(path)) as folder, os.scandir(folder) as entries:
         for entry in entries:
-            if len(names) == most:
+            if len(names) == max_names:
                 break
             names.append(entry.name + "/" * entry.is_dir(follow_symlinks=False))
     return sorted(names)

@@ -63,9 +63,9 @@ def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, st
     return folders, [mounts[name][0] for name in folders]
 
 
-def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> CgroupMount:
+def _look_in_version_2(mount: Path, mounted_root: str, group: str) -> CgroupMount:
     """A folder on the way up that hands out both controllers; else make our own group do so."""
-    here = _own_folder(mount, mounted_root, own)
+    here = _own_folder(mount, mounted_root, group)
     for base in [here, *here.parents]:
         if not base.is_relative_to(mount):
             break
@@ -138,11 +138,11 @@ def _mounts(process: str) -> dict[str, tuple[Path, str]]:
     return mounts
 
 
-def _own_folder(mount: Path, mounted_root: str, own: str) -> Path:
+def _own_folder(mount: Path, mounted_root: str, group: str) -> Path:
     """Where the caller's group is below the mount; the mount itself where it lies outside (a container's view)."""
     if mounted_root != "/":
-        own = own.removeprefix(mounted_root)
-    folder = mount / own.lstrip("/")
+        group = group.removeprefix(mounted_root)
+    folder = mount / group.lstrip("/")
     return folder if folder.is_dir() else mount
 
 

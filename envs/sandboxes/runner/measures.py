@@ -35,12 +35,12 @@ class Meters:
             self._kills, self._refusals = group.oom_kills(), group.pids_hits()
             self._before = group.cpu_seconds() or 0.0
 
-    def spent(self, place: Cell) -> bool:
+    def over_cpu_limit(self, cell: Cell) -> bool:
         """Return whether the session's processes used more CPU time together than allowed; if so, count from zero
         again."""
         total = self._group.cpu_seconds() if self._group is not None else None
         if total is None:
-            pids = tree(place.first.pid)
+            pids = tree(cell.first.pid)
             weigh_as_one(pids)
             total = cpu_seconds(pids)
         beyond = total - self._before > self._cpu_seconds
@@ -52,7 +52,7 @@ class Meters:
         self._cpu = cpu_of(process.pid)
 
     def result(
-        self, process: Process, late: bool, lost: bool, duration: float, given: Outputs, is_full: Callable[[], bool]
+        self, process: Process, late: bool, lost: bool, duration: float, outputs: Outputs, is_full: Callable[[], bool]
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """The fields of a Result; its texts, and the value that a console claims."""
         code = number = -1
@@ -67,12 +67,12 @@ class Meters:
         else:
             claim = process.reply[len(process.awaited) :]
             code = claim[0] if len(claim) > 1 else 1
-            value = claim[2 : 2 + given.cap + MARK_BYTES] if code == 0 and claim[1:2] == b"\1" else None
+            value = claim[2 : 2 + outputs.cap + MARK_BYTES] if code == 0 and claim[1:2] == b"\1" else None
             cpu = cpu_of(process.pid)
             if duration >= SHORT_SECONDS or not self._held:
-                self._held = process.held()
+                self._held = process.peak_memory()
             peak = self._held
-        out, err = given.out.kept, given.err.kept
+        out, err = outputs.out.capture, outputs.err.capture
         oom, limit = self._limit_hit(died, cpu, number, late, out.cut or err.cut, code != 0 and is_full())
         texts = out.text(), err.text(), value or b""
         sizes = len(texts[0]), len(texts[1]), -1 if value is None else len(value)
@@ -110,9 +110,9 @@ def refusal(size: int) -> bytes:
     return RESULT.pack(1, none, False, False, True, 0, 0, size, 0.0, 0.0, 0, 0, size, none)
 
 
-def is_full(place: Cell) -> bool:
-    """Return whether the scratch folders of a place are full, in bytes or in files."""
-    stats = os.statvfs(place.folder)
+def is_full(cell: Cell) -> bool:
+    """Return whether the scratch folders of a cell are full, in bytes or in files."""
+    stats = os.statvfs(cell.folder)
     return stats.f_bavail == 0 or stats.f_favail == 0
 
 

@@ -13,7 +13,7 @@ _buffer = bytearray(CHUNK)  # one for all: asking for so much at every read woul
 _view = memoryview(_buffer)
 
 
-class Kept:
+class Capture:
     """The first half and the last half of a cap, and the true size."""
 
     def __init__(self, cap: int) -> None:
@@ -54,7 +54,7 @@ class Kept:
 
 def shortened(data: bytes, cap: int) -> bytes:
     """Bytes that are there already, cut in the same way."""
-    buffer = Kept(cap)
+    buffer = Capture(cap)
     buffer.feed(data)
     return buffer.text()
 
@@ -63,7 +63,7 @@ class Pipe:
     """A pipe for the stdout or stderr of one run. Whoever hands its writing end over closes that end here."""
 
     def __init__(self, cap: int, owner: int | None = None) -> None:
-        self.kept = Kept(cap)
+        self.capture = Capture(cap)
         self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reading, False)
         if owner is not None:  # who may then open it by name too: /dev/stdout
@@ -76,7 +76,7 @@ class Pipe:
         except BlockingIOError:
             return 0
         if size:
-            self.kept.feed(_view[:size])
+            self.capture.feed(_view[:size])
         return size
 
     def drain(self) -> None:

@@ -84,7 +84,7 @@ def _memory(mode: str) -> tuple[str, list[str]]:
     return "watched", [f"{weaker}: {answer['missing']}"]
 
 
-def _notes(mode: str, found: dict[str, Any]) -> list[str]:
+def _notes(mode: str, guards: dict[str, Any]) -> list[str]:
     sentences = {
         "files": "programs can write outside their folders",
         "network": "a socket other than unix could be opened",
@@ -94,7 +94,7 @@ def _notes(mode: str, found: dict[str, Any]) -> list[str]:
         "landlock": "no Landlock (Linux 5.13 with landlock in the list of `lsm=`): mounts alone guard the files",
         "own_user": "programs run as our own user, without any privilege: run as root to give each session a user",
     }
-    return [sentence for name, sentence in sentences.items() if not found[name]]
+    return [sentence for name, sentence in sentences.items() if not guards[name]]
 
 
 @functools.cache

@@ -83,10 +83,10 @@ def interpreter() -> list[str]:
     return [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable)), *libraries]
 
 
-def plan(wanted: Iterable[str]) -> MountPlan:
+def plan(paths: Iterable[str]) -> MountPlan:
     """Which folders to show, and where: none twice, none below another, none that is the whole machine."""
     folders: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in wanted if path}):
+    for path in sorted({os.path.abspath(path) for path in paths if path}):
         if _below(path, ("/usr", *_SYSTEM, *folders)):
             continue
         try:

@@ -43,8 +43,8 @@ class Failure(Exception):
         self.kind, self.number = kind, number
 
 
-class Asked(NamedTuple):
-    """A run, as it was asked for."""
+class RunRequest(NamedTuple):
+    """A run that a client requests."""
 
     command: bool
     program: bytes
@@ -53,11 +53,11 @@ class Asked(NamedTuple):
     show_last: bool
 
 
-def asked(head: bytes, body: bytes) -> Asked:
+def read_run(head: bytes, body: bytes) -> RunRequest:
     if len(head) != wire.RUN.size:
-        raise Failure("usage", f"a run is asked for in {len(head)} bytes; expected {wire.RUN.size}")
+        raise Failure("usage", f"a request of a run has {len(head)} bytes; expected {wire.RUN.size}")
     command, show_last, seconds, size = wire.RUN.unpack(head)
-    return Asked(command, body[:size], body[size:], seconds, show_last)
+    return RunRequest(command, body[:size], body[size:], seconds, show_last)
 
 
 def until(condition: Callable[[], object], deadline: float) -> Generator[float, None, bool]:
@@ -72,31 +72,31 @@ def until(condition: Callable[[], object], deadline: float) -> Generator[float, 
 class ProgramRun:
     """One program in one process."""
 
-    def __init__(self, host: Host, place: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
-        self._host, self._place, self._process, self._group = host, place, process, group
-        self._limits, self._meters = place.limits, meters
-        self.outputs = Outputs(int(self._limits["output_bytes"]), place.user)
+    def __init__(self, host: Host, cell: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
+        self._host, self._cell, self._process, self._group = host, cell, process, group
+        self._limits, self._meters = cell.limits, meters
+        self.outputs = Outputs(int(self._limits["output_bytes"]), cell.user)
         self.leaves_nothing = False
         """Once it is over: its process, where that goes on, has one thread and no company."""
 
-    def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
+    def go(self, request: RunRequest, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
         """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
         process, outputs = self._process, self.outputs
         began = time.monotonic()
         self._meters.begin(process)
         try:
-            stays = self._hand_over(wanted, number)
+            stays = self._hand_over(request, number)
             # Most runs are over before anything needs to be read: a pipe holds what they print.
-            ended = yield from until(process.done, began + min(UNREAD_SECONDS, wanted.timeout))
+            ended = yield from until(process.done, began + min(UNREAD_SECONDS, request.timeout))
             if not ended:
                 for pipe in outputs.both:
                     self._host.watch(pipe.reading, partial(self._read, pipe))
-                ended = yield from self._waited(began + wanted.timeout)
+                ended = yield from self._waited(began + request.timeout)
                 if not ended:
-                    yield from self._stop(wanted.command)
+                    yield from self._stop(request.command)
             duration = time.monotonic() - began
-            if self._place.broken:
-                raise Failure("broken", self._place.broken)
+            if self._cell.broken:
+                raise Failure("broken", self._cell.broken)
             if process.refused:
                 raise Failure("broken", f"the walls of a session could not be built: {process.refused}")
             self.leaves_nothing = process.died is None and self._group is not None and self._group.alone()
@@ -109,19 +109,19 @@ class ProgramRun:
                 self._host.unwatch(pipe.reading)
                 os.close(pipe.reading)
 
-    def _hand_over(self, wanted: Asked, number: int) -> bool:
+    def _hand_over(self, request: RunRequest, number: int) -> bool:
         """True where the process goes on after the run, and says when it is over."""
-        kind = orders.ARGV if wanted.command else orders.SCRIPT if self._place.kind == "once" else orders.RUN
+        kind = orders.ARGV if request.command else orders.SCRIPT if self._cell.kind == "once" else orders.RUN
         process, token = self._process, os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
         value_bytes = min(self.outputs.cap, orders.VALUE_BYTES)
-        order = orders.ConsoleCommand(kind, wanted.program, number, value_bytes, wanted.show_last, token)
+        order = orders.ConsoleCommand(kind, request.program, number, value_bytes, request.show_last, token)
         descriptors = [pipe.writing for pipe in self.outputs.both]
         try:
-            if wanted.stdin:
-                descriptors.insert(0, orders.memory_file(wanted.stdin))
-            if len(wanted.program) > orders.INLINE_BYTES:
-                descriptors.insert(0, orders.memory_file(wanted.program))
+            if request.stdin:
+                descriptors.insert(0, orders.memory_file(request.stdin))
+            if len(request.program) > orders.INLINE_BYTES:
+                descriptors.insert(0, orders.memory_file(request.program))
             process.tell(order.packed(), *descriptors)
         finally:
             for descriptor in descriptors:
@@ -130,19 +130,19 @@ class ProgramRun:
 
     def _waited(self, deadline: float) -> Generator[float, None, bool]:
         """Wait for the end of a run; look now and then at what it has computed and, where nobody counts that, holds."""
-        process, place = self._process, self._place
+        process, cell = self._process, self._cell
         if not self._host.namespaces:
             return (yield from until(process.done, deadline))
         pause = LOOK_SECONDS if self._group is not None else WATCH_SECONDS
         while not (yield from until(process.done, min(deadline, time.monotonic() + pause))):
             if time.monotonic() >= deadline:
                 return False
-            beyond = "cpu_seconds" if self._meters.spent(place) else ""
-            if self._group is None and watched_memory(tree(place.first.pid)) > int(self._limits["memory_bytes"]):
+            beyond = "cpu_seconds" if self._meters.over_cpu_limit(cell) else ""
+            if self._group is None and watched_memory(tree(cell.first.pid)) > int(self._limits["memory_bytes"]):
                 beyond = "memory"
             if beyond:
                 process.kill()
-                place.sweep(self._group)
+                cell.sweep(self._group)
                 yield from until(lambda: process.died is not None, time.monotonic() + DEATH_SECONDS)
                 if process.died is not None:
                     process.died["beyond"] = beyond
@@ -170,7 +170,7 @@ class ProgramRun:
         return False
 
     def _full(self) -> bool:
-        return self._place.folder >= 0 and is_full(self._place)
+        return self._cell.folder >= 0 and is_full(self._cell)
 
     def _read(self, pipe: Pipe) -> None:
         if pipe.read() == 0:

@@ -33,7 +33,7 @@ SPARE_DESCRIPTORS = 64
 _REMOVE_SECONDS = 0.02
 _LOOKS = 64
 """Sessions that are looked at together: each costs some reading in /proc where no control group counts."""
-_FAREWELL_SECONDS = 5.0
+_SHUT_DOWN_SECONDS = 5.0
 _PRIORITY = -10
 
 
@@ -56,7 +56,7 @@ class Supervisor:
         self._zygotes: dict[str, Zygote] = {}
         self._woken: dict[ClientConnection, None] = {}
         self._waiting: set[ClientConnection] = set()
-        self._alarm = float("inf")
+        self._next_deadline = float("inf")
         """Nobody's deadline is earlier."""
         self.connections: set[ClientConnection] = set()
         self.sessions: dict[int, RunnerSession] = {}
@@ -66,7 +66,7 @@ class Supervisor:
         self._computing: dict[RunnerSession, None] = {}
         """Sessions of which something may go on between runs, the one that was looked at last at the end."""
         self._look_at = float("inf")
-        self._most_descriptors = _raise_descriptors()
+        self._max_descriptors = _raise_descriptors()
         self.over = False
 
     # --- the loop
@@ -79,8 +79,8 @@ class Supervisor:
                 if handler is not None:
                     handler()
             now = time.monotonic()
-            if now >= self._alarm:
-                self._ring()
+            if now >= self._next_deadline:
+                self._wake_late()
             if now >= self._look_at:
                 for session in [*itertools.islice(self._computing, _LOOKS)]:
                     del self._computing[session]
@@ -94,16 +94,18 @@ class Supervisor:
             if self._cgroups_to_remove:
                 self._cgroups_to_remove = [group for group in self._cgroups_to_remove if not group.remove(0)]
 
-    def _ring(self) -> None:
+    def _wake_late(self) -> None:
         """Wake those whose time has come. Most deadlines never come, so the others are looked at only now."""
         now = time.monotonic()
         self._woken.update((item, None) for item in self._waiting if item.deadline <= now)
-        self._alarm = min((item.deadline for item in self._waiting if item.deadline > now), default=float("inf"))
+        self._next_deadline = min(
+            (item.deadline for item in self._waiting if item.deadline > now), default=float("inf")
+        )
 
     def _pause(self) -> float:
         if self._woken:
             return 0.0
-        nearest, now = min(self._alarm, self._look_at), time.monotonic()
+        nearest, now = min(self._next_deadline, self._look_at), time.monotonic()
         if self._cgroups_to_remove:
             nearest = min(nearest, now + _REMOVE_SECONDS)
         return -1.0 if nearest == float("inf") else max(nearest - now, 0.0)
@@ -117,9 +119,9 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 self._poll.unregister(descriptor)
 
-    def want_to_write(self, descriptor: int, wanted: bool) -> None:
+    def want_to_write(self, descriptor: int, on: bool) -> None:
         """Be called as well when there is room to write."""
-        self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+        self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if on else 0))
 
     def wake(self, connection: ClientConnection) -> None:
         if connection in self._waiting:
@@ -131,7 +133,7 @@ class Supervisor:
             self._waiting.discard(connection)
             return
         self._waiting.add(connection)
-        self._alarm = min(self._alarm, deadline)
+        self._next_deadline = min(self._next_deadline, deadline)
 
     def wake_all(self) -> None:
         self._woken.update(dict.fromkeys(self._waiting))
@@ -145,21 +147,21 @@ class Supervisor:
             zygote = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
         return zygote
 
-    def place(self, zygote: Zygote, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> Cell:
+    def start_cell(self, zygote: Zygote, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> Cell:
         self._count += 1
         if not self._slots:
             self._slots.append(self._slots_used)
             self._slots_used += 1
         slot = self._slots.pop()
-        place = Cell(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
-        zygote.fork(place, group)
-        return place
+        cell = Cell(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
+        zygote.fork(cell, group)
+        return cell
 
-    def gone(self, place: Cell) -> None:
-        """A place is dead: its slot is free."""
-        self._slots.append(place.slot)
-        place.close()
-        if self.mode == "container" and not any(zygote.places for zygote in self._zygotes.values()):
+    def cell_ended(self, cell: Cell) -> None:
+        """A cell is dead: its slot is free."""
+        self._slots.append(cell.slot)
+        cell.close()
+        if self.mode == "container" and not any(zygote.cells for zygote in self._zygotes.values()):
             # Without a pid namespace something may be left running. One session is served at a time then.
             watching.end_all_but({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
 
@@ -170,7 +172,7 @@ class Supervisor:
         self._count += 1
         return self.cgroups.create(str(self._count), limits)
 
-    def enrol(self, session: RunnerSession) -> int:
+    def add_session(self, session: RunnerSession) -> int:
         """A number for a session, by which it can be forked."""
         self._count += 1
         self.sessions[self._count] = session
@@ -181,7 +183,7 @@ class Supervisor:
         if group is not None and not group.remove(0):
             self._cgroups_to_remove.append(group)
 
-    def look_after(self, session: RunnerSession) -> None:
+    def watch_cpu(self, session: RunnerSession) -> None:
         """See that what is left of a run does not compute for ever. In a container the engine's bound must do."""
         if self.namespaces:
             self._computing.setdefault(session)
@@ -190,10 +192,10 @@ class Supervisor:
     def _check_room(self) -> None:
         probe_descriptor = os.dup(0)  # the lowest that is free
         os.close(probe_descriptor)
-        if probe_descriptor > self._most_descriptors - SPARE_DESCRIPTORS:
+        if probe_descriptor > self._max_descriptors - SPARE_DESCRIPTORS:
             raise Failure(
                 "broken",
-                f"{len(self.sessions)} sessions are open and the supervisor may hold {self._most_descriptors} "
+                f"{len(self.sessions)} sessions are open and the supervisor may hold {self._max_descriptors} "
                 "descriptors; close some, or raise `ulimit -Hn`",
             )
 
@@ -229,7 +231,7 @@ class Supervisor:
     def stop(self) -> None:
         self.over = True
 
-    def heard_children(self, descriptor: int) -> None:
+    def reap_children(self, descriptor: int) -> None:
         """Reap zygotes, and in a container whatever else has come to us."""
         with contextlib.suppress(BlockingIOError):
             os.read(descriptor, 4096)
@@ -237,13 +239,13 @@ class Supervisor:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
-    def farewell(self) -> None:
+    def shut_down(self) -> None:
         """End everything, and see it gone."""
         if os.getpid() == 1:
             os._exit(0)  # of a container: the kernel ends all that is in it, orphans of programs among them
         for zygote in self._zygotes.values():
             zygote.end("the supervisor ends")
-        deadline = time.monotonic() + _FAREWELL_SECONDS
+        deadline = time.monotonic() + _SHUT_DOWN_SECONDS
         with contextlib.suppress(ChildProcessError):
             while time.monotonic() < deadline:
                 if not os.waitpid(-1, os.WNOHANG)[0]:
@@ -284,7 +286,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the trainer's terminal is the trainer's
     signal.signal(signal.SIGTERM, lambda number, frame: supervisor.stop())
-    supervisor.watch(woken, lambda: supervisor.heard_children(woken))
+    supervisor.watch(woken, lambda: supervisor.reap_children(woken))
     supervisor.zygote("bare" if settings["preload_wanted"] == "auto" else settings["preload_wanted"])
     ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": capabilities})
     if control is not None:
@@ -295,5 +297,5 @@ def main() -> NoReturn:
     try:
         supervisor.serve()
     finally:
-        supervisor.farewell()
+        supervisor.shut_down()
     os._exit(0)

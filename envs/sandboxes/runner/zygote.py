@@ -45,7 +45,7 @@ def receive(channel: socket.socket) -> tuple[ForkMessage | None, list[int]]:
     return (json.loads(data) if data else None), descriptors
 
 
-def told(status: int, usage: Any = None) -> ForkMessage:
+def exit_message(status: int, usage: Any = None) -> ForkMessage:
     """How a process ended, and what the kernel measured of it, if it did."""
     cpu, rss = (usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024) if usage else (0.0, 0)
     return {"status": status, "cpu": cpu, "rss": rss}
@@ -78,14 +78,14 @@ def main() -> NoReturn:
 def _serve(channel: socket.socket, settings: ForkMessage) -> NoReturn:
     poll = select.epoll()
     poll.register(channel, select.EPOLLIN)
-    born: dict[int, tuple[int, int]] = {}  # pidfd: (the place it is, pid)
+    cells_by_pidfd: dict[int, tuple[int, int]] = {}  # pidfd: (the number of the cell, pid)
     while True:
         for descriptor, _ in poll.poll():
-            if descriptor in born:
-                place, pid = born.pop(descriptor)
+            if descriptor in cells_by_pidfd:
+                number, pid = cells_by_pidfd.pop(descriptor)
                 poll.unregister(descriptor)  # closing would not do: a child may hold a copy of it
                 os.close(descriptor)
-                send(channel, {"died": place, **told(*os.wait4(pid, 0)[1:])})
+                send(channel, {"died": number, **exit_message(*os.wait4(pid, 0)[1:])})
                 continue
             if descriptor != channel.fileno():
                 continue
@@ -95,14 +95,14 @@ def _serve(channel: socket.socket, settings: ForkMessage) -> NoReturn:
             try:
                 pid = cell.fork_session(settings)
             except OSError as error:
-                send(channel, {"stillborn": order["place"], "text": f"a session could not be forked: {error}"})
+                send(channel, {"fork_failed": order["cell"], "text": f"a session could not be forked: {error}"})
             else:
                 if pid == 0:
                     _become(order, descriptors, settings)
                 watch = os.pidfd_open(pid)
-                born[watch] = order["place"], pid
+                cells_by_pidfd[watch] = order["cell"], pid
                 poll.register(watch, select.EPOLLIN)
-                send(channel, {"born": order["place"]}, watch)
+                send(channel, {"forked": order["cell"]}, watch)
             for item in descriptors:
                 os.close(item)
 
@@ -213,4 +213,4 @@ class _Init:
                 pid, status, usage = ended
                 if pid in self._children:
                     self._children.discard(pid)
-                    send(self._channel, {"died": pid, **told(status, usage)})
+                    send(self._channel, {"died": pid, **exit_message(status, usage)})
