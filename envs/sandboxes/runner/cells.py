@@ -25,13 +25,13 @@ _view = memoryview(_buffer)
 
 
 class Waiter(Protocol):
-    """Somebody who waits for a change."""
+    """Interface of an object that waits for a change."""
 
     def wake(self) -> None: ...
 
 
 class Host(Protocol):
-    """The supervisor, as all that it holds sees it. Zygotes, sessions and connections are made in files after this."""
+    """Interface of the supervisor. Zygotes, sessions and connections are defined in files that import this one."""
 
     mode: str
     namespaces: bool
@@ -67,10 +67,10 @@ class Process:
         """Process id as the supervisor sees it; 0 while unknown."""
         self.ready = False
         self.awaited = b""
-        """How the reply begins that is waited for; whatever else it says is not heard."""
+        """First bytes of the reply that is waited for; other messages are ignored."""
         self.reply = b""
         self.hung_up = False
-        """It has let go of its socket; its death is told by others."""
+        """Whether the process has closed its socket; the init or the zygote reports its death."""
         self.died: CellMessage | None = None
         self.refused = ""
         self._status = -1
@@ -100,11 +100,11 @@ class Process:
         self._waiter.wake()
 
     def done(self) -> bool:
-        """It has replied, or it is dead."""
+        """Return whether the process has replied, or is dead."""
         return bool(self.reply) or self.died is not None
 
     def awaits(self, beginning: bytes) -> None:
-        """From now on: a reply that begins like this; nothing is heard where it is empty."""
+        """Wait for a reply that begins with these bytes; if empty, ignore every reply."""
         self.awaited, self.reply = beginning, b""
 
     def identify(self, pidfd: int) -> None:
@@ -115,11 +115,11 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """It has ended, whether or not that was told already."""
+        """Return whether the process has ended, also before its exit message has arrived."""
         return self.died is not None or (self._end is not None and bool(self._end.poll(0)))
 
     def peak_memory(self) -> int:
-        """The most memory it has held at once, in bytes; 0 where that cannot be read."""
+        """Return the peak memory of the process in bytes; 0 if it cannot be read."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._status < 0:
                 self._status = os.open(f"/proc/{self.pid}/status", os.O_RDONLY | os.O_CLOEXEC)
@@ -131,7 +131,7 @@ class Process:
         self._waiter.wake()
 
     def tell(self, order: bytes, *descriptors: int) -> None:
-        """Send an order; one that cannot be taken shows in the death or the silence that follows."""
+        """Send an order. If it cannot be sent, the process is dead or the deadline of the run passes."""
         with contextlib.suppress(OSError):
             if descriptors:
                 socket.send_fds(self.channel, [order], descriptors)
@@ -168,9 +168,9 @@ class Cell:
         self.folder = -1
         self.branches = 1
         self.seats = 1
-        """How many sessions live in it: a fork stays in the cell of its original."""
+        """Number of sessions in the cell: a fork stays in the cell of its original."""
         self.broken = ""
-        """Why it cannot be used any more, where that is not the agent's doing."""
+        """Why the cell cannot be used any more, if the agent did not cause it."""
         self._doomed = False
         self._processes: dict[int, Process] = {}
         self._expected: list[Process] = []
@@ -212,7 +212,7 @@ class Cell:
             self._processes.pop(message["died"]).ended(message)
 
     def spawn(self, waiter: Waiter, area: str, group: Cgroup | None) -> Process:
-        """A new console for the session of this area; it is known once the init has answered."""
+        """Return a new console for the session of this area; its pid is known when the init has answered."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = Process(self._host, waiter, near)
         joining = group.join_descriptors() if group is not None else []
@@ -227,7 +227,7 @@ class Cell:
         return process
 
     def adopt(self, process: Process, pid: int) -> None:
-        """Have the init look after a process that a console forked; `pid` is what that one says it is."""
+        """Let the init watch a process that a console forked; `pid` is the number that the process reports."""
         self._expected.append(process)
         self.tell({"op": "adopt", "pid": pid})
 
@@ -252,12 +252,12 @@ class Cell:
             self.kill()
 
     def kill(self) -> None:
-        """End every process in it: the kernel ends a pid namespace with its PID 1."""
+        """End every process of the cell: the kernel ends a pid namespace with its PID 1."""
         self._doomed = True
         self.first.kill()
 
     def ended(self, message: CellMessage, broken: str = "") -> None:
-        """Its PID 1 is dead, and so is everything in it."""
+        """Record that PID 1 is dead, and with it every process of the cell."""
         self.broken = self.broken or broken
         if self.dead:
             return
@@ -270,7 +270,7 @@ class Cell:
         self._host.cell_ended(self)
 
     def close(self) -> None:
-        """Let go of what stands for it here."""
+        """Close the descriptors of the cell."""
         self.first.close()
         if self.folder >= 0:
             os.close(self.folder)
@@ -278,6 +278,6 @@ class Cell:
 
 
 def host_pid(pidfd: int) -> int:
-    """The pid behind a pidfd as this process sees it, 0 where it is gone."""
+    """Return the pid of a pidfd in this pid namespace; 0 if the process is gone."""
     with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
         return max(int(file.read().partition(b"\nPid:")[2].split(None, 1)[0]), 0)

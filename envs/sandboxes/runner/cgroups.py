@@ -39,7 +39,7 @@ class Cgroup:
         self.most_processes: int | str = "max"
 
     def join_descriptors(self) -> list[int]:
-        """Opened files through which a process joins by itself: `join(descriptors)`.
+        """Return opened files through which a process joins by itself, with `join(descriptors)`.
 
         Cheaper and surer than `add`: version 1 moves a lone thread without a lock of the whole machine, and whatever
         the process does afterwards is counted here.
@@ -48,24 +48,24 @@ class Cgroup:
         return [os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC) for folder in self._folders]
 
     def add(self, pid: int) -> None:
-        """Move a process here."""
+        """Move a process to this group."""
         for folder in self._folders:
             write(folder / "cgroup.procs", pid)
 
     def processes(self) -> list[int]:
-        """Their pids, as this process sees them."""
+        """Return the pids of the group in this pid namespace."""
         return [int(word) for word in words(self._memory / "cgroup.procs")]
 
     def oom_kills(self) -> int:
-        """How many processes the kernel killed here for memory."""
+        """Return the number of processes that the kernel killed here for memory."""
         return self._kills.value()
 
     def pids_hits(self) -> int:
-        """How often a fork was refused here."""
+        """Return how often a fork was refused here."""
         return self._refusals.value()
 
     def cpu_seconds(self) -> float | None:
-        """What processes computed here, those that have ended too; None where nobody counts it."""
+        """Return the CPU seconds of all processes here, also of those that have ended; None if they are not counted."""
         fields = self._used.text().split()
         if self._unified:
             return int(fields[1]) / 1e6 if fields[:1] == [b"usage_usec"] else None
@@ -76,7 +76,7 @@ class Cgroup:
         return self._current.text() in (b"0\n", b"1\n")
 
     def kill(self) -> None:
-        """SIGKILL to all, and to what they fork meanwhile."""
+        """Kill all processes, and those that they fork meanwhile."""
         with contextlib.suppress(OSError):
             write(self._memory / "cgroup.kill", 1)
             return
@@ -94,7 +94,7 @@ class Cgroup:
             time.sleep(0.001)
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
-        """Take the group away; False while processes are still dying in it: call again later."""
+        """Remove the group. Return False while processes are still dying in it: call again later."""
         for counter in (self._kills, self._refusals, self._current, self._used):
             counter.close()
         outcomes = [remove(folder, seconds) for folder in self._folders]
@@ -110,7 +110,7 @@ class _Counter:
         self._file = -1
 
     def text(self) -> bytes:
-        """All of the file; nothing where it cannot be read."""
+        """Return the content of the file; empty if it cannot be read."""
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -119,7 +119,7 @@ class _Counter:
             return b""
 
     def value(self) -> int:
-        """The number; 0 where there is none."""
+        """Return the number; 0 if there is none."""
         pieces = self.text().split()
         return int(pieces[pieces.index(self._name) + 1]) if self._name in pieces else 0
 
@@ -130,26 +130,26 @@ class _Counter:
 
 
 class Around(Cgroup):
-    """The group that a container runs in: the engine set its limits, only its counters are read here."""
+    """The group of a container: the engine has set its limits, and only its counters are read here."""
 
     def __init__(self, memory: Path, pids: Path) -> None:
         super().__init__(memory, pids)
         self._folders = []  # nobody has to join: all are here already
 
     def alone(self) -> bool:
-        """The runner is here as well."""
+        """Return False, because the runner is here as well."""
         return False
 
     def kill(self) -> None:
         """Do nothing, because the group cannot be killed from inside."""
 
     def remove(self, seconds: float = 0.0) -> bool:
-        """It goes with the container."""
+        """Return True: the engine removes the group with the container."""
         return True
 
 
 def around() -> Cgroup | None:
-    """The group of the container that this process is in."""
+    """Return the group of the container that this process is in; None if it cannot be read."""
     top = Path("/sys/fs/cgroup")
     for memory, pids, counter in ((top / "memory", top / "pids", "memory.oom_control"), (top, top, "memory.events")):
         if (memory / counter).exists():
@@ -164,7 +164,7 @@ class Cgroups:
         self._folders, self._mounts = folders, mounts
 
     def create(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
-        """A group with `limits["memory_bytes"]` and `limits["processes"]`, and one more: the session's init."""
+        """Create a group for `memory_bytes` and `processes` of the limits, and one process more: the session's init."""
         memory, pids, *shares = (folder / name for folder in self._folders.values())
         group = Cgroup(memory, pids, *shares)
         group.most_processes = limits["processes"] + 1
@@ -183,7 +183,7 @@ class Cgroups:
         return group
 
     def sweep(self) -> int:
-        """End and remove the groups of owners that are gone; how many owners those were."""
+        """End and remove the groups of owners that are gone, and return the number of these owners."""
         abandoned = hierarchies.abandoned(self._mounts)
         for folder in abandoned:
             _clear(folder)
@@ -207,7 +207,7 @@ def find(process: str = "/proc/self") -> Cgroups:
 
 
 def _clear(owner: Path) -> None:
-    """End what is below an owner's folder and take it away."""
+    """End the processes below an owner's folder and remove it."""
     with contextlib.suppress(OSError):
         for folder in [*(item for item in owner.iterdir() if item.is_dir()), owner]:
             group = Cgroup(folder, folder)

@@ -58,7 +58,7 @@ class ClientConnection:
             self.end()
 
     def step(self) -> None:
-        """Go on with the request; answer when it is done."""
+        """Continue the request, and answer when it is done."""
         if self._steps is None:
             return
         try:
@@ -149,7 +149,7 @@ class ClientConnection:
         self._supervisor.sessions.pop(self._number, None)
 
     def end(self) -> None:
-        """The client has let go: so does everything it had."""
+        """End everything of a client that has closed its stream."""
         self._supervisor.unwatch(self._reading)
         self._supervisor.wait(self, None)
         if self._steps is not None:
@@ -166,7 +166,7 @@ class ClientConnection:
 
 
 def _cut_files(files: list[list[Any]], body: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
-    """The files a session starts with, cut from the front of a body, and the rest of it."""
+    """Return the files that a session starts with, from the front of a body, and the rest of the body."""
     contents, at = [], 0
     for path, size in files:
         contents.append((path, body[at : at + size]))

@@ -100,7 +100,7 @@ class Console:
         self._leave(self._guarded(work))
 
     def _run(self, order: ConsoleCommand) -> None:
-        """One run of a session, and its reply."""
+        """Execute one run of a session and send its reply."""
         value_text: bytes | None = None
 
         def work() -> None:
@@ -120,7 +120,7 @@ class Console:
             sys.path_importer_cache.pop(os.getcwd(), None)  # files may come before the next run
 
     def _exec(self, program: bytes, name: str, *, show_last: bool = False) -> object:
-        """Compile and run in the session's variables; the last expression's value where that is wanted."""
+        """Compile and run in the session's variables; return the value of the last expression if `show_last`."""
         text = program.decode("utf-8", "replace")
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         if not show_last:
@@ -135,7 +135,7 @@ class Console:
         return eval(compile(ast.Expression(final.value), name, "eval", dont_inherit=True), self._main.__dict__)
 
     def _guarded(self, work: Callable[[], object]) -> int:
-        """Do the agent's work; its exit code. What it raises is printed as Python would."""
+        """Do the agent's work and return its exit code. Print what it raises as Python would."""
         try:
             try:
                 _set_handler(_SIGINT, _interrupt)
@@ -151,7 +151,7 @@ class Console:
         return 0
 
     def _leave(self, code: int) -> NoReturn:
-        """End the process as an interpreter ends, less the taking apart of what the kernel frees anyway."""
+        """End the process as an interpreter ends, without freeing what the kernel frees anyway."""
 
         def run_exit_hooks() -> None:
             threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as every script does
@@ -165,7 +165,7 @@ class Console:
         os._exit(code)
 
     def _fork(self, area: str, channel: socket.socket) -> None:
-        """Become two. The branch is an orphan, so that the session's init looks after it; its files are a copy."""
+        """Fork a branch. It is an orphan, so that the session's init reaps it; its files are a copy."""
         _flush()
         dice = random.getstate()  # `random` draws a new seed in every child; a branch is to go on as this one would
         try:
@@ -201,7 +201,7 @@ _streams: dict[int, io.TextIOWrapper] = {}
 
 
 def _stream(descriptor: int) -> io.TextIOWrapper:
-    """A line at a time, so that what was printed before a crash or a time-out is seen. Made anew if it was closed."""
+    """Return a line-buffered stream, so that output before a crash or a timeout is seen; a new one if it was closed."""
     if descriptor not in _streams or _streams[descriptor].closed:
         errors = "backslashreplace" if descriptor == 2 else "strict"
         _streams[descriptor] = open(descriptor, "w", 1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
@@ -209,7 +209,7 @@ def _stream(descriptor: int) -> io.TextIOWrapper:
 
 
 def prepare() -> None:
-    """In a zygote: make the objects for stdout and stderr, over a pipe, since those of a run are pipes.
+    """Create the objects for stdout and stderr in a zygote, over a pipe, because those of a run are pipes.
 
     And `exit`, `quit`, `help` and the like, which scripts expect and an interpreter that starts without `site` lacks.
     """
@@ -228,7 +228,7 @@ def prepare() -> None:
 
 
 def _execute(words: list[str]) -> NoReturn:
-    """Become another program; the shell's codes where that fails."""
+    """Become another program, or exit with the shell's codes if that fails."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     rlimits.free_address_space()
@@ -291,7 +291,7 @@ def _copy(source: str, target: str) -> None:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """The program may have locked itself out of what is its own."""
+    """Make a path readable for a block: a program may have removed its own permissions."""
     mode = os.stat(path).st_mode & 0o7777
     if mode & 0o500 != 0o500:
         os.chmod(path, mode | 0o500)

@@ -39,7 +39,7 @@ def owner_folders(process: str) -> CgroupMount:
 
 
 def owner_name() -> str:
-    """The folder's name of this process."""
+    """Return the name of this process's folder: pid namespace, pid, and start time."""
     return f"{_PREFIX}-{_pid_namespace()}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
@@ -64,7 +64,7 @@ def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, st
 
 
 def _look_in_version_2(mount: Path, mounted_root: str, group: str) -> CgroupMount:
-    """A folder on the way up that hands out both controllers; else make our own group do so."""
+    """Use a folder on the way up that hands out both controllers; otherwise make our own group do so."""
     here = _own_folder(mount, mounted_root, group)
     for base in [here, *here.parents]:
         if not base.is_relative_to(mount):
@@ -117,7 +117,7 @@ def _delegate(group: Path) -> None:
 
 
 def _hand_out(group: Path) -> None:
-    """What is needed, and shares of the processor where they can be had."""
+    """Hand out the needed controllers, and those for CPU shares if possible."""
     controllers = [*NEEDED, *(name for name in WANTED if name in words(group / "cgroup.controllers"))]
     try:
         write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
@@ -126,7 +126,7 @@ def _hand_out(group: Path) -> None:
 
 
 def _mounts(process: str) -> dict[str, tuple[Path, str]]:
-    """Controller to (mount point, the group that is mounted there); the unified hierarchy is named ''."""
+    """Map each controller to (mount point, the group that is mounted there); the unified hierarchy is named ''."""
     mounts: dict[str, tuple[Path, str]] = {}
     for line in Path(process, "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -139,7 +139,7 @@ def _mounts(process: str) -> dict[str, tuple[Path, str]]:
 
 
 def _own_folder(mount: Path, mounted_root: str, group: str) -> Path:
-    """Where the caller's group is below the mount; the mount itself where it lies outside (a container's view)."""
+    """Return the folder of the caller's group; the mount itself if the group lies outside (in a container)."""
     if mounted_root != "/":
         group = group.removeprefix(mounted_root)
     folder = mount / group.lstrip("/")
@@ -147,7 +147,7 @@ def _own_folder(mount: Path, mounted_root: str, group: str) -> Path:
 
 
 def abandoned(mounts: Iterable[Path]) -> list[Path]:
-    """Folders below these mounts whose owner is gone."""
+    """Return the folders below these mounts whose owner is gone."""
     folders = []
     for mount in dict.fromkeys(mounts):
         for folder, below, _ in itertools.islice(os.walk(mount), _MOST_FOLDERS_SWEPT):
@@ -158,7 +158,7 @@ def abandoned(mounts: Iterable[Path]) -> list[Path]:
 
 
 def owner_lives(name: str) -> bool:
-    """True also where it cannot be known: an owner in another pid namespace is left alone."""
+    """Return whether the owner may be alive; True for one in another pid namespace, which cannot be seen from here."""
     try:
         namespace, pid, started = (int(word) for word in name.split("-")[1:])
     except ValueError:
@@ -171,7 +171,7 @@ def _pid_namespace() -> int:
 
 
 def _start_time(pid: int) -> int:
-    """Clock ticks after boot, -1 where there is no such process."""
+    """Return the start of a process in clock ticks after boot; -1 if there is no such process."""
     fields = watching.status(pid)
     return -1 if fields[:1] in watching.ENDED else int(fields[19])
 
@@ -192,7 +192,7 @@ def write(path: str | Path, value: object) -> None:
 
 
 def remove(folder: Path, seconds: float) -> bool:
-    """An emptied group refuses for some milliseconds after its last process has died."""
+    """Remove a folder; False if it is still busy after `seconds`, as it is for milliseconds after its last process."""
     end = time.monotonic() + seconds
     while True:
         try:

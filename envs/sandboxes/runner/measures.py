@@ -17,7 +17,7 @@ _CLOCK_OF_PROCESS = 2  # the last bits of a process's clock id, after its pid: C
 
 
 class Meters:
-    """A session's meters, read before a run and after it."""
+    """The counters of a session, read before a run and after it."""
 
     def __init__(self, cpu_seconds: float) -> None:
         self._group: Cgroup | None = None
@@ -54,7 +54,7 @@ class Meters:
     def result(
         self, process: Process, late: bool, lost: bool, duration: float, outputs: Outputs, is_full: Callable[[], bool]
     ) -> tuple[bytes, tuple[bytes, ...]]:
-        """The fields of a Result; its texts, and the value that a console claims."""
+        """Return the fields of a Result, and its texts with the value that a console claims."""
         code = number = -1
         value: bytes | None = None
         died = process.died
@@ -85,7 +85,7 @@ class Meters:
     def _limit_hit(
         self, died: CellMessage | None, cpu: float, number: int, late: bool, cut: bool, full: bool
     ) -> tuple[bool, str]:
-        """Whether memory ran out, and the limit that ended or cut the run, the gravest where there were several."""
+        """Return whether memory ran out, and the limit that ended or cut the run, the most severe of several."""
         kills, refusals = self._kills, self._refusals
         if self._group is not None:
             self._kills, self._refusals = self._group.oom_kills(), self._group.pids_hits()
@@ -105,7 +105,7 @@ class Meters:
 
 
 def refusal(size: int) -> bytes:
-    """The fields of a Result of what was not run: its state is lost, and stderr has so many bytes that say why."""
+    """Return the fields of a Result of a program that was not run, whose reason is `size` bytes of stderr."""
     none = -1
     return RESULT.pack(1, none, False, False, True, 0, 0, size, 0.0, 0.0, 0, 0, size, none)
 
@@ -117,7 +117,7 @@ def is_full(cell: Cell) -> bool:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of a process so far, 0 where it is gone."""
+    """Return the CPU seconds of a process so far; 0 if it is gone."""
     try:
         return time.clock_gettime(~pid << 3 | _CLOCK_OF_PROCESS) if pid else 0.0
     except OSError:

@@ -40,7 +40,7 @@ class ConsoleCommand(NamedTuple):
     token: bytes = bytes(TOKEN_BYTES)
 
     def packed(self) -> bytes:
-        """A text that is too long for it must come in a file."""
+        """Return the order as bytes, without its text if that is too long; it must then come as a file."""
         kind, text, *fields, token = self
         in_file = len(text) > INLINE_BYTES
         head = _LAYOUT.pack(kind, *fields, token, in_file)
@@ -48,7 +48,7 @@ class ConsoleCommand(NamedTuple):
 
 
 def unpack(data: bytes, descriptors: list[int]) -> ConsoleCommand:
-    """The order; the descriptor of its text, where there is one, is read and taken from the list."""
+    """Return the order. If its text came as a file, read its descriptor and remove it from the list."""
     kind, *fields, in_file = _LAYOUT.unpack_from(data)
     text = data[_LAYOUT.size :]
     if in_file:
@@ -58,7 +58,7 @@ def unpack(data: bytes, descriptors: list[int]) -> ConsoleCommand:
 
 
 def memory_file(content: bytes) -> int:
-    """A file that is nowhere, read from its start by whoever is given it."""
+    """Return the descriptor of a file in memory with this content, at its start."""
     descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)

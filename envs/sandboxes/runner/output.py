@@ -14,7 +14,7 @@ _view = memoryview(_buffer)
 
 
 class Capture:
-    """The first half and the last half of a cap, and the true size."""
+    """Head and tail of an output, each half of a cap, and its true size."""
 
     def __init__(self, cap: int) -> None:
         self.size = 0
@@ -39,11 +39,11 @@ class Capture:
 
     @property
     def cut(self) -> bool:
-        """Something is missing."""
+        """Return whether something is missing."""
         return self.size > self._head_cap + self._tail_cap
 
     def text(self) -> bytes:
-        """What is shown: all of it, or head and tail with a line in the middle that says what is missing."""
+        """Return all of the output, or head and tail with a line in the middle that says what is missing."""
         if not self.cut:
             return bytes(self._head + self._tail if self._tail else self._head)
         tail = self._tail[len(self._tail) - self._tail_cap :]
@@ -53,7 +53,7 @@ class Capture:
 
 
 def shortened(data: bytes, cap: int) -> bytes:
-    """Bytes that are there already, cut in the same way."""
+    """Return bytes cut to a cap, as `Capture` cuts them."""
     buffer = Capture(cap)
     buffer.feed(data)
     return buffer.text()
@@ -70,7 +70,7 @@ class Pipe:
             os.fchown(self.reading, owner, owner)
 
     def read(self) -> int:
-        """Take what is there once; 0 when nothing was, or nothing more will come."""
+        """Read once, and return the number of bytes; 0 if there were none, or no more will come."""
         try:
             size = os.readv(self.reading, [_buffer])
         except BlockingIOError:
@@ -80,7 +80,7 @@ class Pipe:
         return size
 
     def drain(self) -> None:
-        """Take what a program that is done has left; one that still writes is not waited for."""
+        """Read what a program has left in the pipe, without waiting for one that still writes."""
         for _ in range(32):  # twice what the largest pipe holds
             if self.read() < CHUNK:
                 break

@@ -36,7 +36,7 @@ RunSteps = Generator[float, None, Any]
 
 
 class Failure(Exception):
-    """What a request came to where it came to nothing: `kind` is "broken", "usage" or "os"."""
+    """The error of a request; `kind` is "broken", "usage" or "os"."""
 
     def __init__(self, kind: str, text: str, number: int = 0) -> None:
         super().__init__(text)
@@ -61,7 +61,7 @@ def read_run(head: bytes, body: bytes) -> RunRequest:
 
 
 def until(condition: Callable[[], object], deadline: float) -> Generator[float, None, bool]:
-    """Wait for a condition; False where the deadline came first."""
+    """Wait for a condition. Return False if the deadline comes first."""
     while not condition():
         if time.monotonic() >= deadline:
             return False
@@ -77,7 +77,7 @@ class ProgramRun:
         self._limits, self._meters = cell.limits, meters
         self.outputs = Outputs(int(self._limits["output_bytes"]), cell.user)
         self.leaves_nothing = False
-        """Once it is over: its process, where that goes on, has one thread and no company."""
+        """Whether, at the end of the run, its process lives, has one thread, and is alone in its group."""
 
     def go(self, request: RunRequest, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
         """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
@@ -110,7 +110,7 @@ class ProgramRun:
                 os.close(pipe.reading)
 
     def _hand_over(self, request: RunRequest, number: int) -> bool:
-        """True where the process goes on after the run, and says when it is over."""
+        """Send the program. Return True if the process continues after the run and reports its end."""
         kind = orders.ARGV if request.command else orders.SCRIPT if self._cell.kind == "once" else orders.RUN
         process, token = self._process, os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
@@ -129,7 +129,7 @@ class ProgramRun:
         return kind == orders.RUN
 
     def _waited(self, deadline: float) -> Generator[float, None, bool]:
-        """Wait for the end of a run; look now and then at what it has computed and, where nobody counts that, holds."""
+        """Wait for the end of a run; check its CPU time now and then, and its memory if no control group counts it."""
         process, cell = self._process, self._cell
         if not self._host.namespaces:
             return (yield from until(process.done, deadline))
@@ -149,7 +149,7 @@ class ProgramRun:
         return True
 
     def _stop(self, command: bool) -> RunSteps:
-        """Time is up: interrupt, so that a session keeps its variables; then kill."""
+        """Interrupt a run at its time limit, so that a session keeps its variables; then kill it."""
         now = time.monotonic()
         if not command:
             self._process.kill(signal.SIGINT)

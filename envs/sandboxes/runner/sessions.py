@@ -33,9 +33,9 @@ class RunnerSession:
         self.limits, self._zygote_name = limits, zygote_name
         self.cell: Cell | None = None
         self._area = ""
-        """Below the scratch folder: what a branch may write. Its branches lie in it, since walls only get closer."""
+        """Folder below the scratch that a branch may write. Its branches lie in it: Landlock only takes away."""
         self._root = -1
-        """The working folder, opened before any program could put something else in its cell."""
+        """The working folder, opened before any program could put something else there."""
         self._group: Cgroup | None = None
         self._console: Process | None = None
         self._runs = 0
@@ -79,7 +79,7 @@ class RunnerSession:
             self.busy = False
 
     def computes(self) -> bool:
-        """Whether something of it may go on after a run; what has computed more than it may is ended."""
+        """Return whether something may still run between runs; end processes that exceed the CPU limit."""
         cell = self.cell
         if cell is None or cell.dead or cell.broken:
             return False
@@ -102,7 +102,7 @@ class RunnerSession:
             self._host.watch_cpu(self)
 
     def _lose_console(self) -> None:
-        """It is dead: what it left running goes as well."""
+        """Close a dead console, and end the processes that it left."""
         console, self._console = self._console, None
         if console is not None:
             console.close()
@@ -228,7 +228,7 @@ class RunnerSession:
                 raise Failure(error.kind, f"{error}: {path}", error.number) from None
 
     def _file_operation(self, work: Callable[[int, str, Any], T], path: str, argument: Any) -> T:
-        """Something with a file. What the file system says is the caller's to hear, not a fault of ours."""
+        """Do something with a file. An error of the file system is the caller's, not a fault of ours."""
         self._living()
         try:
             return work(self._root, path, argument)
@@ -253,7 +253,7 @@ class RunnerSession:
         return cell is None or cell.dead or bool(cell.broken) or console is None or console.gone
 
     def _enter(self, name: str, kind: str, group: Cgroup | None) -> Generator[float, None, Cell]:
-        """A new cell from a zygote that is warm."""
+        """Return a new cell from a warm zygote."""
         deadline = time.monotonic() + START_SECONDS
         zygote = self._host.zygote(name)
         yield from until(lambda: zygote.ready or zygote.failed, deadline)

@@ -38,7 +38,7 @@ _PRIORITY = -10
 
 
 class Supervisor:
-    """Watches descriptors, wakes connections, owns zygotes, slots and groups."""
+    """The event loop: it watches descriptors, wakes connections, and owns zygotes, slots and groups."""
 
     def __init__(self, settings: CellMessage) -> None:
         self._settings = settings
@@ -57,7 +57,7 @@ class Supervisor:
         self._woken: dict[ClientConnection, None] = {}
         self._waiting: set[ClientConnection] = set()
         self._next_deadline = float("inf")
-        """Nobody's deadline is earlier."""
+        """The earliest deadline of a connection, on the monotonic clock."""
         self.connections: set[ClientConnection] = set()
         self.sessions: dict[int, RunnerSession] = {}
         self._slots: list[int] = []
@@ -95,7 +95,7 @@ class Supervisor:
                 self._cgroups_to_remove = [group for group in self._cgroups_to_remove if not group.remove(0)]
 
     def _wake_late(self) -> None:
-        """Wake those whose time has come. Most deadlines never come, so the others are looked at only now."""
+        """Wake connections whose deadline has passed, and find the next deadline."""
         now = time.monotonic()
         self._woken.update((item, None) for item in self._waiting if item.deadline <= now)
         self._next_deadline = min(
@@ -120,7 +120,7 @@ class Supervisor:
                 self._poll.unregister(descriptor)
 
     def want_to_write(self, descriptor: int, on: bool) -> None:
-        """Be called as well when there is room to write."""
+        """Call the handler also when the descriptor can be written; `on=False` ends that."""
         self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if on else 0))
 
     def wake(self, connection: ClientConnection) -> None:
@@ -128,7 +128,7 @@ class Supervisor:
             self._woken[connection] = None
 
     def wait(self, connection: ClientConnection, deadline: float | None) -> None:
-        """Wake it when something it waits for has changed, and at the deadline; None: it waits no more."""
+        """Wake a connection at changes and at the deadline; None means that it does not wait any more."""
         if deadline is None:
             self._waiting.discard(connection)
             return
@@ -141,7 +141,7 @@ class Supervisor:
     # --- what sessions need
 
     def zygote(self, name: str) -> Zygote:
-        """The zygote of this name, started anew where it has gone."""
+        """Return the zygote of this name; start another one if it is gone."""
         zygote = self._zygotes.get(name)
         if zygote is None or zygote.failed:
             zygote = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
@@ -158,7 +158,7 @@ class Supervisor:
         return cell
 
     def cell_ended(self, cell: Cell) -> None:
-        """A cell is dead: its slot is free."""
+        """Free the slot of a dead cell."""
         self._slots.append(cell.slot)
         cell.close()
         if self.mode == "container" and not any(zygote.cells for zygote in self._zygotes.values()):
@@ -173,7 +173,7 @@ class Supervisor:
         return self.cgroups.create(str(self._count), limits)
 
     def add_session(self, session: RunnerSession) -> int:
-        """A number for a session, by which it can be forked."""
+        """Return a number for a session, by which it can be forked."""
         self._count += 1
         self.sessions[self._count] = session
         return self._count
@@ -184,7 +184,7 @@ class Supervisor:
             self._cgroups_to_remove.append(group)
 
     def watch_cpu(self, session: RunnerSession) -> None:
-        """See that what is left of a run does not compute for ever. In a container the engine's bound must do."""
+        """Check the CPU time of a session between its runs from now on. In a container the engine limits it."""
         if self.namespaces:
             self._computing.setdefault(session)
             self._look_at = min(self._look_at, time.monotonic() + LOOK_SECONDS)
@@ -202,7 +202,7 @@ class Supervisor:
     # --- connections
 
     def control(self, descriptor: int) -> None:
-        """Each byte on the control socket brings the far end of a new session's socket."""
+        """Accept connections: each byte on the control socket brings the far end of a new session's socket."""
         os.set_inheritable(descriptor, False)
         self._control = socket.socket(fileno=descriptor)
         self._control.setblocking(False)
@@ -224,7 +224,7 @@ class Supervisor:
             self.connect(descriptor, descriptor)
 
     def connect(self, reading: int, writing: int) -> None:
-        """One client's stream: a socket, or two pipes."""
+        """Serve one client's stream: a socket, or two pipes."""
         os.set_blocking(reading, False)
         self.connections.add(ClientConnection(self, reading, writing, self._settings["preload_wanted"]))
 
@@ -232,7 +232,7 @@ class Supervisor:
         self.over = True
 
     def reap_children(self, descriptor: int) -> None:
-        """Reap zygotes, and in a container whatever else has come to us."""
+        """Reap zygotes, and in a container also orphans."""
         with contextlib.suppress(BlockingIOError):
             os.read(descriptor, 4096)
         with contextlib.suppress(ChildProcessError):
@@ -240,7 +240,7 @@ class Supervisor:
                 pass
 
     def shut_down(self) -> None:
-        """End everything, and see it gone."""
+        """End every process, and wait until they are gone."""
         if os.getpid() == 1:
             os._exit(0)  # of a container: the kernel ends all that is in it, orphans of programs among them
         for zygote in self._zygotes.values():
@@ -266,7 +266,7 @@ def _raise_descriptors() -> int:
 
 
 def main() -> NoReturn:
-    """Read the settings, tell what is enforced, serve. Without a control socket one client is served over 0 and 1."""
+    """Read the settings, report what is enforced, serve. Without a control socket serve one client over 0 and 1."""
     settings: CellMessage = json.loads(sys.argv[2])
     control: int | None = settings.pop("control", None)
     with contextlib.suppress(OSError):

@@ -30,18 +30,18 @@ _decode = json.JSONDecoder().decode
 
 
 class FrameError(Exception):
-    """What came is no frame: the other side is not ours, or it is broken."""
+    """The received bytes are no frame: the other side is not ours, or it is broken."""
 
 
 def pack(head: FrameHead, *body: bytes | bytearray | memoryview) -> bytes:
-    """One frame."""
+    """Return a frame."""
     if not isinstance(head, bytes):
         head = _encode(head).encode()
     return b"".join((LENGTHS.pack(len(head), sum(map(len, body))), head, *body))
 
 
 class FrameReader:
-    """Puts frames together from whatever pieces a stream gives."""
+    """Joins the pieces that a stream gives to frames."""
 
     def __init__(self, body_bytes: int) -> None:
         self.body_bytes = body_bytes
@@ -52,11 +52,11 @@ class FrameReader:
 
     @property
     def empty(self) -> bool:
-        """No part of a frame is waiting."""
+        """Return whether no part of a frame is waiting."""
         return not self._data
 
     def take(self) -> tuple[FrameHead, bytes] | None:
-        """The next whole frame, or None while more is to come."""
+        """Return the next whole frame, or None while more is to come."""
         data = self._data
         if len(data) < LENGTHS.size:
             return None

@@ -40,19 +40,19 @@ def send(channel: socket.socket, message: ForkMessage, *descriptors: int) -> Non
 
 
 def receive(channel: socket.socket) -> tuple[ForkMessage | None, list[int]]:
-    """A message and its descriptors; None at the end."""
+    """Return a message and its descriptors; None at the end."""
     data, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, _MOST_DESCRIPTORS)
     return (json.loads(data) if data else None), descriptors
 
 
 def exit_message(status: int, usage: Any = None) -> ForkMessage:
-    """How a process ended, and what the kernel measured of it, if it did."""
+    """Return the message that a process has ended, with its CPU seconds and peak memory if the kernel measured them."""
     cpu, rss = (usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024) if usage else (0.0, 0)
     return {"status": status, "cpu": cpu, "rss": rss}
 
 
 def main() -> NoReturn:
-    """Build the walls, get warm, serve until the supervisor is gone."""
+    """Isolate this process, import the preloaded modules, serve until the supervisor is gone."""
     channel = socket.socket(fileno=CHANNEL)
     settings, _ = receive(channel)
     assert settings is not None
@@ -126,7 +126,7 @@ def _become(order: ForkMessage, descriptors: list[int], settings: ForkMessage) -
 def _run(
     channel: socket.socket, order: ForkMessage, joining: list[int], settings: ForkMessage, area: str = ""
 ) -> NoReturn:
-    """Give up what is left, and be a console: in the session's working folder, or in that of a branch."""
+    """Give up the remaining privileges and be a console, in the working folder of the session or of a branch."""
     try:
         cgroups.join(joining)
         cell.confine(order["limits"], order["slot"], settings, (channel.fileno(),))
@@ -143,13 +143,13 @@ def _run(
 
 
 def _refuse(channel: socket.socket, error: Exception) -> NoReturn:
-    """The fault is ours: no program has run yet."""
+    """Report that isolation failed, and exit. No program has run yet."""
     channel.send(REFUSED + str(error).encode())
     os._exit(1)
 
 
 class _Init:
-    """PID 1 of a session that stays. It is told to spawn and to adopt, and tells of deaths; it sees no program."""
+    """PID 1 of a session that stays. It spawns and adopts processes, and reports deaths; it sees no program."""
 
     def __init__(self, channel: socket.socket, order: ForkMessage, settings: ForkMessage) -> None:
         self._channel, self._order, self._settings = channel, order, settings

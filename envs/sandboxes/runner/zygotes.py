@@ -41,7 +41,7 @@ class Zygote:
         host.watch(self.channel.fileno(), self._hear)
 
     def fork(self, cell: Cell, group: Cgroup | None) -> None:
-        """Order a cell. While the zygote forks for others it may not be able to take one more order."""
+        """Order a cell. The order waits while the zygote's socket is full."""
         self.cells[cell.number] = cell
         self._orders.append(cell.ordered(group))
         self._send_orders()
@@ -82,7 +82,7 @@ class Zygote:
         self._send_orders()
 
     def end(self, reason: str) -> None:
-        """It is gone or has to go, and its cells with it."""
+        """End the zygote and its cells, whether it is already gone or not."""
         if self.failed:
             return
         self.failed = reason
