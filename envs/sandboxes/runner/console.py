@@ -13,13 +13,15 @@ import json
 import linecache
 import os
 import random
+import shutil
 import signal
 import site
 import socket
+import stat
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -27,7 +29,6 @@ from . import cell, files, orders, rlimits
 from .orders import DONE, FORKED, READY, ConsoleCommand
 from .output import shortened
 
-_COPY_CHUNK = 2**20
 _RIGHTS_BYTES = socket.CMSG_SPACE(orders.MOST_DESCRIPTORS * 4)
 # Without the enumerations that `signal` wraps round each call; the agent may have put something else in their place.
 _set_handler, _SIGINT, _IGNORE = _signal.signal, int(signal.SIGINT), _signal.SIG_IGN
@@ -187,7 +188,7 @@ class Console:
         self._channel, self._pid = channel, os.getpid()
         folder = os.path.join(self._scratch, area, "0")
         try:
-            _copy(self._folder, folder)
+            shutil.copytree(self._folder, folder, symlinks=True, ignore=_special_files, dirs_exist_ok=True)
         except OSError:
             files.empty(folder)  # or the original would be short of room
             raise
@@ -209,22 +210,10 @@ def _stream(descriptor: int) -> io.TextIOWrapper:
 
 
 def prepare() -> None:
-    """Create the objects for stdout and stderr in a zygote, over a pipe, because those of a run are pipes.
-
-    And `exit`, `quit`, `help` and the like, which scripts expect and an interpreter that starts without `site` lacks.
-    """
+    """Define `exit`, `quit`, `help` and others, which scripts expect and an interpreter without `site` lacks."""
     site.setquit()
     site.setcopyright()
     site.sethelper()
-    reading, writing = os.pipe()
-    for descriptor in (1, 2):
-        backup = os.dup(descriptor)
-        os.dup2(writing, descriptor)
-        _stream(descriptor)
-        os.dup2(backup, descriptor)
-        os.close(backup)
-    os.close(reading)
-    os.close(writing)
 
 
 def _execute(words: list[str]) -> NoReturn:
@@ -269,34 +258,9 @@ def _flush() -> None:
             getattr(sys, name).flush()
 
 
-def _copy(source: str, target: str) -> None:
-    """Copy what a folder holds: folders, regular files and links; the rest is left behind."""
-    with _readable(source), os.scandir(source) as entries:
-        for entry in entries:
-            new = os.path.join(target, entry.name)
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), new)
-                continue
-            if entry.is_dir():
-                os.mkdir(new)
-                _copy(entry.path, new)
-            elif entry.is_file():
-                with _readable(entry.path), open(entry.path, "rb") as reading, open(new, "wb") as writing:
-                    while data := reading.read(_COPY_CHUNK):
-                        writing.write(data)
-            else:
-                continue
-            os.chmod(new, entry.stat().st_mode & 0o7777)
-
-
-@contextlib.contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """Make a path readable for a block: a program may have removed its own permissions."""
-    mode = os.stat(path).st_mode & 0o7777
-    if mode & 0o500 != 0o500:
-        os.chmod(path, mode | 0o500)
-    try:
-        yield
-    finally:
-        if mode & 0o500 != 0o500:
-            os.chmod(path, mode)
+def _special_files(folder: str, names: list[str]) -> list[str]:
+    """Return the names that a branch gets no copy of: pipes, sockets and devices."""
+    modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
+    return [
+        name for name, mode in modes.items() if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode))
+    ]
