@@ -61,10 +61,8 @@ class SandboxServerConnection:
 
     def greet(self, path: str, read: Callable[[Response], T], max_bytes: int, remedy: str) -> T:
         """Send the first request, and raise SandboxUnavailable unless a server answers it correctly."""
-        patience = min(OPENING, self.patience)
         try:
-            work = self._ask(path, None, read, max_bytes, OPENING, patience)
-            return run_blocking(self._background.outcome(work, 2 * OPENING + GRACE, True))
+            return run_blocking(self.ask(path, None, read, max_bytes, OPENING, True, min(OPENING, self.patience)))
         except BaseException as error:
             self.close()
             if isinstance(error, Broken):
@@ -74,7 +72,7 @@ class SandboxServerConnection:
     async def ask(
         self,
         path: str,
-        body: bytes,
+        body: bytes | None,
         read: Callable[[Response], T],
         max_bytes: int,
         seconds: float,

@@ -29,7 +29,8 @@ class Cgroup:
     def __init__(self, memory: Path, pids: Path, *shares: Path) -> None:
         """`shares`: of version 1, one that gives a session its share of the processor and one that counts the use."""
         self._memory, self._pids = memory, pids
-        self._folders = list(dict.fromkeys((memory, pids, *shares)))
+        self.folders = list(dict.fromkeys((memory, pids, *shares)))
+        """Folders that processes join and that are removed in the end; none if the group is an engine's."""
         self._unified = memory == pids
         counted = memory / "cpu.stat" if self._unified else [*shares, memory][-1] / "cpuacct.usage"
         self._used = _Counter(counted, b"usage_usec")
@@ -45,11 +46,11 @@ class Cgroup:
         the process does afterwards is counted here.
         """
         name = "cgroup.procs" if self._unified else "tasks"
-        return [os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC) for folder in self._folders]
+        return [os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
 
     def add(self, pid: int) -> None:
         """Move a process to this group."""
-        for folder in self._folders:
+        for folder in self.folders:
             write(folder / "cgroup.procs", pid)
 
     def processes(self) -> list[int]:
@@ -76,7 +77,9 @@ class Cgroup:
         return self._current.text() in (b"0\n", b"1\n")
 
     def kill(self) -> None:
-        """Kill all processes, and those that they fork meanwhile."""
+        """Kill all processes, and those that they fork meanwhile. In an engine's group do nothing: the runner is there."""
+        if not self.folders:
+            return
         with contextlib.suppress(OSError):
             write(self._memory / "cgroup.kill", 1)
             return
@@ -97,7 +100,7 @@ class Cgroup:
         """Remove the group. Return False while processes are still dying in it: call again later."""
         for counter in (self._kills, self._refusals, self._current, self._used):
             counter.close()
-        outcomes = [remove(folder, seconds) for folder in self._folders]
+        outcomes = [remove(folder, seconds) for folder in self.folders]
         return all(outcomes)
 
 
@@ -129,31 +132,17 @@ class _Counter:
             self._file = -1
 
 
-class Around(Cgroup):
-    """The group of a container: the engine has set its limits, and only its counters are read here."""
-
-    def __init__(self, memory: Path, pids: Path) -> None:
-        super().__init__(memory, pids)
-        self._folders = []  # nobody has to join: all are here already
-
-    def alone(self) -> bool:
-        """Return False, because the runner is here as well."""
-        return False
-
-    def kill(self) -> None:
-        """Do nothing, because the group cannot be killed from inside."""
-
-    def remove(self, seconds: float = 0.0) -> bool:
-        """Return True: the engine removes the group with the container."""
-        return True
-
-
 def around() -> Cgroup | None:
-    """Return the group of the container that this process is in; None if it cannot be read."""
+    """Return the group of the container that this process is in; None if it cannot be read.
+
+    The engine set its limits and removes it. Only its counters are read here: all processes are in it already.
+    """
     top = Path("/sys/fs/cgroup")
     for memory, pids, counter in ((top / "memory", top / "pids", "memory.oom_control"), (top, top, "memory.events")):
         if (memory / counter).exists():
-            return Around(memory, pids)
+            group = Cgroup(memory, pids)
+            group.folders = []
+            return group
     return None
 
 
