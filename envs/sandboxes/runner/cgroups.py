@@ -77,7 +77,7 @@ class Cgroup:
         return self._current.text() in (b"0\n", b"1\n")
 
     def kill(self) -> None:
-        """Kill all processes, and those that they fork meanwhile. In an engine's group do nothing: the runner is there."""
+        """Kill all processes, and those that they fork meanwhile; none in an engine's group, where the runner is."""
         if not self.folders:
             return
         with contextlib.suppress(OSError):
