@@ -11,14 +11,15 @@ import sys
 
 def main() -> None:
     folder = os.path.dirname(os.path.abspath(__file__))
+    above, package = os.path.split(folder)
     path = [entry for entry in sys.path if os.path.abspath(entry) != folder]
-    sys.path[:] = [os.path.dirname(folder)]
-    importlib.import_module("runner")
+    sys.path[:] = [above]
+    importlib.import_module(package)
     sys.path[:] = path
     role = sys.argv[1] if len(sys.argv) > 1 else ""
     if role not in ("supervisor", "zygote"):
         sys.exit(f"what to be is {role!r}; expected supervisor or zygote")
-    importlib.import_module(f"runner.{role}").main()
+    importlib.import_module(f"{package}.{role}").main()
 
 
 if __name__ == "__main__":
