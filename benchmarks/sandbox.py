@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 DRIVERS, INSTALLED = HERE / "peers", HERE.parent / ".peers"
 OURS, BARE = "palaestra", "subprocess"
 PEERS = ("gem", "skyrl", "inspect", "smolagents")
-ONCE, PLAIN, SESSION = (OURS, "once"), (OURS, "fork only"), (OURS, "session")
+ONCE, SESSION = (OURS, "once"), (OURS, "session")
 REFERENCE = (BARE, "subprocess")
 TOOLS = (("gem", "tool"), ("skyrl", "tool"), ("inspect", "local"), ("smolagents", "executor"))
 STARTS_PYTHON = TOOLS[:3]
@@ -36,8 +36,6 @@ CPU_RATIO = {"print": 0.65, "numpy": 0.08, "sympy": 0.10}
 """Most CPU of a one-shot run with full isolation, by that of a bare subprocess."""
 LOOP_RATIO = 1.05
 """Most CPU of a long loop inside, by that outside."""
-ISOLATION_RATIO = 1.25
-"""Most CPU of full isolation, by that of a bare fork of the same zygote."""
 THROUGHPUT = 2.2
 """Least runs a second with two workers, by the bare subprocess's."""
 NUMPY_THROUGHPUT = 10.0
@@ -92,7 +90,7 @@ class Case:
 def cases() -> Iterator[Case]:
     """Everything that is timed around the sides, in the order of the tables; what differs least, one after another."""
     for program in ("print", "numpy", "sympy"):
-        yield Case(f"{program}, one at a time", program, (ONCE, PLAIN, REFERENCE, SESSION, *TOOLS))
+        yield Case(f"{program}, one at a time", program, (ONCE, REFERENCE, SESSION, *TOOLS))
     yield Case("long loop, one at a time", "loop", (ONCE, REFERENCE))
     yield Case("print, two workers", "print", (ONCE, REFERENCE, *STARTS_PYTHON), 2)
     yield Case("numpy, two workers", "numpy", (ONCE, REFERENCE, *STARTS_PYTHON), 2)
@@ -108,9 +106,6 @@ def judge(timed: dict[Case, Measured], alone: dict[str, Any], options: Options) 
             yield target(
                 f"{case.name}: CPU, by a bare subprocess's", ratio(found[ONCE], bare, "cpu_ms", min), most=most
             )
-            value = ratio(found[ONCE], [found[PLAIN]], "cpu_ms", min)
-            if case.program == "print":
-                yield target("full isolation: CPU, by a bare fork's of the same zygote", value, most=ISOLATION_RATIO)
         elif case.program == "loop":
             yield target(f"{case.name}: CPU, by that outside", ratio(found[ONCE], bare, "cpu_ms", min), most=LOOP_RATIO)
         elif case.program == "print":

@@ -141,7 +141,7 @@ def docker_run(count: int) -> dict[str, float]:
 
 serve_programs(
     ("palaestra", "numpy", "sympy"),
-    {"once": once(), "fork only": once(mode="fork_only"), "session": stateful},
+    {"once": once(), "session": stateful},
     steps=steps,
     forks=forks,
     weigh=weigh,

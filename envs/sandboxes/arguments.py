@@ -71,6 +71,6 @@ def seconds_of(timeout: Any) -> float:
     return float(timeout)
 
 
-def _unexpected(what: str, found: object, expected: str) -> UsageError:
-    text = repr(found)
-    return UsageError(f"{what} is {text[:60]}{'...' * (len(text) > 60)} ({type(found).__name__}); expected {expected}")
+def _unexpected(what: str, value: object, expected: str) -> UsageError:
+    text = repr(value)
+    return UsageError(f"{what} is {text[:60]}{'...' * (len(text) > 60)} ({type(value).__name__}); expected {expected}")

@@ -49,16 +49,16 @@ class FrameRequest(Generic[T]):
             raise
 
 
-def _opening(operation: str, limits: Limits, files: Files | None, *rest: bytes) -> bytes:
+def _opening(operation: str, limits: Limits, files: Files | None, *bodies: bytes) -> bytes:
     """Return the frame that starts a session or a one-shot run: limits, initial files, and further bodies."""
     contents = arguments.files_of(files, limits)
     sizes_by_path = [(path, len(data)) for path, data in contents.items()]
-    return pack({"op": operation, "limits": asdict(limits), "files": sizes_by_path}, *contents.values(), *rest)
+    return pack({"op": operation, "limits": asdict(limits), "files": sizes_by_path}, *contents.values(), *bodies)
 
 
-def run_request(asked: Execution, alone: bool = False) -> FrameRequest[Result] | Result:
+def run_request(execution: Execution, alone: bool = False) -> FrameRequest[Result] | Result:
     """Return the request of a run, `alone` with its limits and files, or a Result if the program is too large."""
-    program, timeout, stdin, show_last, limits, files = asked
+    program, timeout, stdin, show_last, limits, files = execution
     if isinstance(program, str):
         is_command, content = False, program.encode("utf-8", "surrogatepass")
     else:
@@ -134,8 +134,8 @@ class FramedSession(Session):
         self._busy = threading.Lock()
         self._closed = self._interrupted = False
 
-    async def _run(self, asked: Execution, blocking: bool) -> Result:
-        request = run_request(asked)
+    async def _run(self, execution: Execution, blocking: bool) -> Result:
+        request = run_request(execution)
         return request if isinstance(request, Result) else await self._call(request, blocking)
 
     async def _put(self, path: str, data: bytes, blocking: bool) -> None:
@@ -193,9 +193,7 @@ class FramedSession(Session):
     async def _call(self, request: FrameRequest[T], blocking: bool) -> T:
         self._take()
         try:
-            stream = self._stream  # The same as `Request.over`, but faster by one coroutine.
-            seconds = request.seconds + stream.grace
-            return request.read(*await stream.exchange(request.frame, request.body_bytes, seconds, blocking))
+            return await request.over(self._stream, blocking)
         except (KeyboardInterrupt, asyncio.CancelledError):
             self._interrupted = True
             raise
@@ -237,9 +235,9 @@ class FramedSandbox(Sandbox):
         self._sessions.add(session)
         return session
 
-    async def _once(self, asked: Execution, blocking: bool) -> Result:
-        request = run_request(asked, alone=True)
-        return request if isinstance(request, Result) else await self._alone(request, asked.limits, blocking)
+    async def _once(self, execution: Execution, blocking: bool) -> Result:
+        request = run_request(execution, alone=True)
+        return request if isinstance(request, Result) else await self._alone(request, execution.limits, blocking)
 
 
 def _names(head: FrameHead, body: bytes, path: str) -> list[str]:

@@ -49,35 +49,35 @@ class Limits:
                 )
 
     @classmethod
-    def of(cls, given: Self | Mapping[str, Any] | None, usual: Self | None = None) -> Self:
+    def of(cls, limits: Self | Mapping[str, Any] | None, usual: Self | None = None) -> Self:
         """Return the limits that a caller passes; what a mapping leaves out, or None, is taken from `usual`."""
-        if isinstance(given, cls):
-            return given
+        if isinstance(limits, cls):
+            return limits
         usual = usual or cls()
-        if given is None:
+        if limits is None:
             return usual
-        if not isinstance(given, Mapping):
+        if not isinstance(limits, Mapping):
             raise UsageError(
-                f"limits is {given!r}; expected Limits, as in Limits(seconds=5), or a mapping of its fields"
+                f"limits is {limits!r}; expected Limits, as in Limits(seconds=5), or a mapping of its fields"
             )
         names = [field.name for field in fields(cls)]
-        for name in given:
+        for name in limits:
             if name not in names:
                 close = get_close_matches(str(name), names, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
                 raise UsageError(f"limits has no {name!r}; {hint}known: {', '.join(names)}")
-        return replace(usual, **given)
+        return replace(usual, **limits)
 
-    def narrowed(self, asked: Self | Mapping[str, Any] | None) -> Self:
+    def narrowed(self, limits: Self | Mapping[str, Any] | None) -> Self:
         """Return the requested limits, which must not be wider than these; None means these."""
-        asked = self.of(asked, self)
-        for field in fields(asked):
-            value, max_value = getattr(asked, field.name), getattr(self, field.name)
+        limits = self.of(limits, self)
+        for field in fields(limits):
+            value, max_value = getattr(limits, field.name), getattr(self, field.name)
             if value > max_value:
                 raise UsageError(f"limit {field.name} is {value}; this sandbox gives at most {max_value}")
-        return asked
+        return limits
 
-    def within(self, most: Self) -> Self:
-        """Return these limits, each cut to the value in `most`."""
+    def within(self, widest: Self) -> Self:
+        """Return these limits, each cut to the value in `widest`."""
         names = [field.name for field in fields(self)]
-        return type(self)(**{name: min(getattr(self, name), getattr(most, name)) for name in names})
+        return type(self)(**{name: min(getattr(self, name), getattr(widest, name)) for name in names})

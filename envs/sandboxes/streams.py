@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import struct
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -56,8 +54,6 @@ class SocketStream(Stream):
         self, near: socket.socket, why: Callable[[], str], another: Callable[[], Stream] | None = None
     ) -> None:
         self._socket, self._why, self._another = near, why, another
-        self._patience = -1.0
-        """Seconds that a call to the kernel may block; -1: the socket does not block."""
         self._in_use = False
         self.dropped = False
 
@@ -69,7 +65,6 @@ class SocketStream(Stream):
                 return self._exchange_blocking(frame, reader, seconds)
             loop = asyncio.get_running_loop()
             self._socket.setblocking(False)
-            self._patience = -1.0
             async with asyncio.timeout(seconds):
                 await loop.sock_sendall(self._socket, frame)
                 while (reply := reader.take()) is None:
@@ -84,12 +79,10 @@ class SocketStream(Stream):
 
     def _exchange_blocking(self, frame: bytes, reader: FrameReader, seconds: float) -> tuple[FrameHead, bytes]:
         deadline = time.monotonic() + seconds
-        if self._patience != seconds:
-            self._block_for(seconds)
+        self._socket.settimeout(seconds)
         self._socket.sendall(frame)
-        _feed(reader, self._socket.recv(_RECEIVE_BYTES))
         while (reply := reader.take()) is None:
-            self._block_for(max(deadline - time.monotonic(), 0.001))
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
             _feed(reader, self._socket.recv(_RECEIVE_BYTES))
         return reply
 
@@ -107,21 +100,10 @@ class SocketStream(Stream):
         self.dropped = True
         self._socket.close()
 
-    def _block_for(self, seconds: float) -> None:
-        """Set the timeout in the kernel if possible, because with Python's timeout each call begins with a poll."""
-        if sys.platform != "linux" or type(self._socket) is not socket.socket:
-            self._socket.settimeout(seconds)
-            return
-        self._socket.setblocking(True)
-        limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
-        self._patience = seconds
-
     def _lost(self, error: BaseException, seconds: float) -> BaseException:
         """Drop the stream after any error, so that no later request reads this reply; return the error to raise."""
         self.drop()
-        if isinstance(error, TimeoutError | BlockingIOError):
+        if isinstance(error, TimeoutError):
             return Broken(f"the sandbox's runner gave no answer in {seconds:.0f} s")
         if isinstance(error, EOFError | OSError | FrameError):
             return Broken(f"the sandbox's runner is gone: {self._why() or error}")

@@ -35,7 +35,7 @@ from palaestra.trainers.run.saved_config import read_config, repeated, written_c
 
 ENV = "palaestra/Calculator-v0"
 EVIL = f"evilmod:{ENV}"
-OPEN = {"backend": "local", "mode": "fork_only"}
+OPEN = {"backend": "local", "limits": {"processes": 64}}
 
 
 def played(env_id, says=None, options=None, **given):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from palaestra.envs.sandboxes import Limits
-from palaestra.envs.sandboxes.docker import DockerSandbox, Policy
+from palaestra.envs.sandboxes.docker import DockerSandbox
 from palaestra.envs.sandboxes.docker.connection import DockerConnection
 
 Open = Callable[..., DockerSandbox]
@@ -34,7 +34,7 @@ def engine() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def docker_sandbox() -> Iterator[DockerSandbox]:
     """One for the tests that leave a sandbox as they found it."""
-    with DockerSandbox(policy=Policy(warm=1)) as sandbox:
+    with DockerSandbox(warm=1) as sandbox:
         yield sandbox
 
 
@@ -43,8 +43,8 @@ def opened() -> Iterator[Open]:
     """Open sandboxes of one's own: quick ones, without numpy, and without spare containers unless asked."""
     sandboxes = []
 
-    def open_one(image: str = "runner", limits: Limits | None = None, **policy: Any) -> DockerSandbox:
-        sandbox = DockerSandbox(limits, image, preload="bare", policy=Policy(**{"warm": 0, **policy}))
+    def open_one(image: str = "runner", limits: Limits | None = None, warm: int = 0) -> DockerSandbox:
+        sandbox = DockerSandbox(limits, image, preload="bare", warm=warm)
         sandboxes.append(sandbox)
         return sandbox
 

@@ -16,8 +16,8 @@ from palaestra.envs.sandboxes.docker import images, owners
 Open = Callable[..., Sandbox]
 TRAINER = """
 import os, sys, time
-from palaestra.envs.sandboxes.docker import DockerSandbox, Policy
-sandbox = DockerSandbox(None, "runner", preload="bare", policy=Policy(warm=1))
+from palaestra.envs.sandboxes.docker import DockerSandbox
+sandbox = DockerSandbox(None, "runner", preload="bare", warm=1)
 session = sandbox.start()
 sandbox.run_once("pass")
 print(session.run("import os; print(os.getuid())").stdout.strip(), flush=True)
@@ -27,7 +27,7 @@ session.run("import time; time.sleep(1000)", timeout=1000)
 
 def of_process(engine: Any, process: int) -> list[str]:
     found = engine.containers(all=True, filters={"label": owners.LABEL})
-    return [item["Id"] for item in found if f" {process} " in item["Labels"][owners.LABEL]]
+    return [item["Id"] for item in found if f"-{process}-" in item["Labels"][owners.LABEL]]
 
 
 @pytest.mark.docker
@@ -47,17 +47,17 @@ def test_a_killed_trainer_leaves_no_container(engine: Any) -> None:
 
 @pytest.mark.docker
 def test_the_reaper_takes_what_a_dead_owner_left_and_nothing_else(engine: Any) -> None:
-    gone = owners.mine().rpartition(" ")[0] + " 1"  # this pid, started at another time
-    elsewhere = "another-boot 4026531836 1 1"
+    gone = owners.owner_label().rpartition("-")[0] + "-1"  # this pid, started at another time
+    elsewhere = "another-boot palaestra-4026531836-1-1"
     made = {
         owner: engine.create_container(images.tag("runner"), ["true"], labels={owners.LABEL: owner})["Id"]
-        for owner in (gone, owners.mine(), elsewhere)
+        for owner in (gone, owners.owner_label(), elsewhere)
     }
     try:
         assert owners.reap(engine) == 1
         left = {item["Id"] for item in engine.containers(all=True, filters={"label": owners.LABEL})}
         assert made[gone] not in left
-        assert {made[owners.mine()], made[elsewhere]} <= left
+        assert {made[owners.owner_label()], made[elsewhere]} <= left
     finally:
         for identity in made.values():
             owners.remove(engine, identity)
@@ -91,11 +91,11 @@ def test_closing_leaves_nothing(opened: Open, engine: Any) -> None:
 
 
 def test_a_process_is_known_by_more_than_its_number() -> None:
-    mine = owners.mine()
-    place, process, started = mine.rsplit(" ", 2)
-    assert not owners.is_gone(mine)
-    assert owners.is_gone(f"{place} {process} {int(started) + 1}"), "the pid was given to another process"
-    assert owners.is_gone(f"{place} {2**22 + 1} 5"), "no such process"
-    assert not owners.is_gone(f"elsewhere 1 {process} 5"), "another machine's: nobody here can tell"
+    label = owners.owner_label()
+    namespace, process, started = label.rsplit("-", 2)
+    assert not owners.is_gone(label)
+    assert owners.is_gone(f"{namespace}-{process}-{int(started) + 1}"), "the pid was given to another process"
+    assert owners.is_gone(f"{namespace}-{2**22 + 1}-5"), "no such process"
+    assert not owners.is_gone(f"elsewhere palaestra-1-{process}-5"), "another machine's: nobody here can tell"
     assert not owners.is_gone("")
     assert not owners.is_gone("nonsense")

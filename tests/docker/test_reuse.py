@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from palaestra.envs.sandboxes import Sandbox
+from palaestra.envs.sandboxes.docker import pool
 from palaestra.envs.sandboxes.docker.owners import LABEL
 
 pytestmark = pytest.mark.docker
@@ -77,8 +78,9 @@ def test_a_container_where_a_run_went_wrong_is_thrown_away_and_an_exception_is_n
         assert last != before
 
 
-def test_a_container_serves_so_many_runs(opened: Open) -> None:
-    sandbox = opened(runs=2)
+def test_a_container_serves_so_many_runs(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MAX_RUNS", 2)
+    sandbox = opened()
     users = [who(sandbox) for _ in range(4)]
     assert users[0] == users[1] != users[2] == users[3]
 

@@ -2,22 +2,21 @@
 
 import contextlib
 import itertools
-import queue
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.envs.sandboxes import Limits
+from palaestra.envs.sandboxes.docker import pool as room
 from palaestra.envs.sandboxes.docker.containers import Container
-from palaestra.envs.sandboxes.docker.pool import ContainerPool, Policy
+from palaestra.envs.sandboxes.docker.pool import ContainerPool
 from palaestra.envs.sandboxes.docker.stream import AttachStream
 from palaestra.errors import Broken, UsageError
 
@@ -58,7 +57,7 @@ def test_what_was_written_comes_out_in_order_and_complete(
                     received += piece
         assert received == b"".join(data for kind, data in parts if kind == 1)
         assert (
-            stream.said.encode()
+            stream.error_text.encode()
             == b"".join(data for kind, data in parts if kind == 2).decode(errors="replace").strip().encode()
         )
         far.shutdown(socket.SHUT_WR)
@@ -84,9 +83,9 @@ class Farm:
 
 
 @contextlib.contextmanager
-def pool(**policy: float) -> Iterator[tuple[Farm, ContainerPool]]:
+def pool(max_containers: int = 64, warm: int = 0) -> Iterator[tuple[Farm, ContainerPool]]:
     farm = Farm()
-    made = ContainerPool(farm.launch, farm.end, Limits(), Policy(**{"warm": 0, **policy}))  # type: ignore[arg-type]
+    made = ContainerPool(farm.launch, farm.end, Limits(), max_containers=max_containers, warm=warm)
     try:
         yield farm, made
     finally:
@@ -120,20 +119,6 @@ def test_a_used_container_goes_to_one_shot_runs_only() -> None:
         assert made.take(fresh=False) is one
 
 
-def test_a_pool_that_closes_while_its_keeper_looks_ends_every_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(queue.SimpleQueue[object]):
-        def empty(self) -> bool:
-            found = super().empty()
-            time.sleep(0.05)
-            return found
-
-    monkeypatch.setattr(queue, "SimpleQueue", Slow)
-    with pool() as (farm, made):
-        made.take(fresh=False)
-        made.add(farm.launch(Limits()))
-        time.sleep(0.02)  # The keeper was woken by what was added, and found nothing to do.
-
-
 def test_a_container_that_was_being_made_when_the_pool_closed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pool() as (farm, made):
         going, closed, launch = threading.Event(), threading.Event(), made._launch
@@ -154,13 +139,14 @@ def test_a_container_that_was_being_made_when_the_pool_closed_is_ended(monkeypat
         assert farm.made == 1
 
 
-def test_there_are_never_more_than_most_and_whoever_waits_is_told() -> None:
-    with pool(most=2, wait_seconds=0.2) as (farm, made):
+def test_there_are_never_too_many_and_whoever_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "WAIT_SECONDS", 0.2)
+    with pool(max_containers=2) as (farm, made):
         one, two = made.take(fresh=True), made.take(fresh=False)
         assert made.take_ready(fresh=False) is None
         with pytest.raises(Broken, match="all 2 containers"):
             made.take(fresh=True)
-        made.policy = replace(made.policy, wait_seconds=60.0)
+        monkeypatch.setattr(room, "WAIT_SECONDS", 60.0)
         threading.Timer(0.05, made.discard, [one]).start()
         three = made.take(fresh=True)
         made.give_back(two)
@@ -173,8 +159,9 @@ def test_there_are_never_more_than_most_and_whoever_waits_is_told() -> None:
             made.take(fresh=False)
 
 
-def test_an_old_container_is_not_used_again() -> None:
-    with pool(seconds=0.05) as (farm, made):
+def test_an_old_container_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_AGE_SECONDS", 0.05)
+    with pool() as (farm, made):
         one = made.take(fresh=False)
         made.give_back(one)
         time.sleep(0.1)
@@ -196,7 +183,7 @@ def test_a_launch_that_fails_leaves_room() -> None:
     def fail(limits: Limits) -> Container:
         raise Broken("no room")
 
-    made = ContainerPool(fail, farm.end, Limits(), Policy(warm=0, most=1))
+    made = ContainerPool(fail, farm.end, Limits(), max_containers=1, warm=0)
     for _ in range(3):
         with pytest.raises(Broken, match="no room"):
             made.take(fresh=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from palaestra.envs.sandboxes import open_sandbox
-from palaestra.envs.sandboxes.docker import DockerSandbox, Policy, connection, images
+from palaestra.envs.sandboxes.docker import DockerSandbox, connection, images
 from palaestra.errors import MissingExtra, SandboxUnavailable, UsageError
 
 
@@ -36,23 +36,10 @@ def test_without_an_engine_it_says_how_to_get_one(tmp_path: Path) -> None:
     gc.collect()  # or the library's socket would be a later test's warning
 
 
-def test_a_policy_may_be_a_mapping_and_its_mistakes_are_told_before_an_engine_is_asked() -> None:
-    assert Policy.of({"most": 128}) == Policy(most=128)
-    assert Policy.of(None) == Policy.of({}) == Policy()
-    assert Policy.of(Policy(warm=1)) == Policy(warm=1)
-    for wrong, told in (
-        ({"mots": 128}, "no 'mots'; did you mean 'most'"),
-        ({"zzz": 1}, "no 'zzz'; did you mean"),
-        ({"most": "128"}, "most is '128'; expected a whole number"),
-        ({"runs": 1.5}, "runs is 1.5; expected a whole number"),
-        ({"seconds": True}, "seconds is True; expected a number"),
-        ({"seconds": 0}, "seconds is 0; expected a positive number"),
-        ({"most": 1}, "warm is 2; expected 0 to 1"),
-        ({"runs": 0}, "runs is 0; expected a positive number"),
-        ("128", "policy is '128'; expected a Policy, or a mapping with warm, most"),
-    ):
-        with pytest.raises(UsageError, match=told):
-            open_sandbox("docker", policy=wrong)
+def test_a_pool_that_cannot_be_is_refused_before_an_engine_is_asked() -> None:
+    for wrong in ({"max_containers": 0, "warm": 0}, {"max_containers": 1}, {"warm": -1}):
+        with pytest.raises(UsageError, match="expected 0 or more"):
+            open_sandbox("docker", **wrong)
 
 
 def test_without_the_library_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,12 +34,12 @@ class Container:
     socket: AttachStream
     born: float = field(default_factory=time.monotonic)
     runs: int = 0
-    found: dict[str, Any] = field(default_factory=dict)
+    guards: dict[str, Any] = field(default_factory=dict)
     """Capabilities that its supervisor reports."""
 
     def why(self) -> str:
         """Return the last error output of the supervisor, for the error when it is gone."""
-        return self.socket.said or f"container {self.identity[:12]} ended without a word"
+        return self.socket.error_text or f"container {self.identity[:12]} ended without a word"
 
     def is_quiet(self) -> bool:
         """Return whether the container is alive and has sent nothing unrequested, as an idle one must be."""
@@ -97,7 +97,7 @@ class Launcher:
                     command=[json.dumps(self.settings)],
                     user=f"{user}:{user}",
                     stdin_open=True,
-                    labels={owners.LABEL: owners.mine()},
+                    labels={owners.LABEL: owners.owner_label()},
                     host_config=host_config,
                 )
                 identity = created["Id"]

@@ -8,11 +8,11 @@ from palaestra.envs.sandboxes.docker.connection import NAME
 
 
 def capabilities(
-    found: Mapping[str, Any], engine: Mapping[str, Any], *, podman: bool, runtime: str | None
+    guards: Mapping[str, Any], engine: Mapping[str, Any], *, podman: bool, runtime: str | None
 ) -> Capabilities:
-    """Return the capabilities, from the tests of a supervisor in a container (`found`) and the engine's information."""
+    """Return the capabilities, from the guards that a supervisor found in a container, and the engine's information."""
     tree, counted = bool(engine.get("MemoryLimit")), bool(engine.get("PidsLimit"))
-    landlock = int(found["landlock"])
+    landlock = int(guards["landlock"])
     notes = {
         "memory is bounded for each process alone: the engine cannot bound a container's (no memory cgroup)": not tree,
         "the number of processes is not bounded: the engine cannot count a container's (no pids cgroup)": not counted,
@@ -23,12 +23,12 @@ def capabilities(
     }
     return Capabilities(
         backend=NAME,
-        files=bool(found["files"]),
-        network=bool(found["network"]),
+        files=bool(guards["files"]),
+        network=bool(guards["network"]),
         processes=True,  # a pid namespace: it contains only processes of the session and of the runner beside it
         process_count=counted,
         memory="tree" if tree else "process",
-        syscalls=bool(found["syscalls"]),
+        syscalls=bool(guards["syscalls"]),
         landlock=landlock,
         own_user=True,  # each container has a different user id
         forks=False,

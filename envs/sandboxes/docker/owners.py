@@ -5,28 +5,27 @@ that was created but not yet started when its owner was killed, and one whose en
 cannot be judged from here (its owner is on another machine, or in another pid namespace) is not removed.
 """
 
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 from palaestra.envs.sandboxes.docker.connection import library
+from palaestra.envs.sandboxes.runner import hierarchies
 
 LABEL = "palaestra.owner"
 GONE_SECONDS = 10.0
 """Timeout of a removal, in seconds."""
 
 
-def mine() -> str:
+def owner_label() -> str:
     """Return a label of this process that no reused pid and no process of another machine can have."""
-    return f"{_here()} {os.getpid()} {_started(os.getpid())}"
+    return f"{_boot()} {hierarchies.owner_name()}"
 
 
 def is_gone(owner: str) -> bool:
     """Return whether the process of a label certainly does not run any more."""
-    before, _, started = owner.rpartition(" ")
-    place, _, process = before.rpartition(" ")
-    return place == _here() and process.isdigit() and _started(int(process)) != started
+    boot, _, name = owner.partition(" ")
+    return boot == _boot() and not hierarchies.owner_lives(name)
 
 
 def reap(api: Any) -> int:
@@ -56,17 +55,6 @@ def remove(api: Any, container: str) -> None:
         time.sleep(0.02)
 
 
-def _here() -> str:
-    """Return the boot of this machine and the pid namespace, in which a pid is unique."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
-
-
-def _started(process: int) -> str:
-    """Return the start time of a process, in ticks since the boot, or "" if there is no such process."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    fields = status.rpartition(")")[2].split()  # the process name before it may contain spaces
-    return "" if fields[0] in "ZX" else fields[19]
+def _boot() -> str:
+    """Return the boot of this machine, within which a pid namespace, a pid and a start time are unique."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -20,14 +20,14 @@ from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.docker import guards, images, owners
 from palaestra.envs.sandboxes.docker.connection import NAME, DockerConnection
 from palaestra.envs.sandboxes.docker.containers import Container, Launcher
-from palaestra.envs.sandboxes.docker.pool import ContainerPool, Policy
+from palaestra.envs.sandboxes.docker.pool import ContainerPool
 from palaestra.envs.sandboxes.framed import FramedSandbox, FrameRequest, first_words, run_request
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.local import Preload
 from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.sandboxes.sandbox import Execution, run_blocking
 from palaestra.envs.sandboxes.streams import SocketStream
-from palaestra.errors import Broken, SandboxUnavailable
+from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
 OPENING_SECONDS = 60.0
 """Seconds in which a started container must report that it is ready."""
@@ -55,8 +55,8 @@ class DockerSandbox(FramedSandbox):
     """Runs programs in containers of an engine: Docker, or Podman behind its socket.
 
     `image`: "python", "runner", "judge", or one of your own built on these. `engine`: its address, else DOCKER_HOST or
-    the usual socket. `runtime`: "runsc" for gVisor. `cpus`: how many a container may use, 0 for all. `policy`: how many
-    containers there are and how long each is used, as a `Policy` or a mapping with some of its fields.
+    the usual socket. `runtime`: "runsc" for gVisor. `cpus`: how many a container may use, 0 for all.
+    `max_containers`: further callers wait for one. `warm`: the number of unused containers to keep ready.
     """
 
     def __init__(
@@ -68,11 +68,15 @@ class DockerSandbox(FramedSandbox):
         runtime: str | None = None,
         cpus: float = 0.0,
         preload: Preload = "auto",
-        policy: Policy | Mapping[str, Any] | None = None,
+        max_containers: int = 64,
+        warm: int = 2,
     ) -> None:
         super().__init__()
         self.limits = Limits.of(limits)
-        policy = Policy.of(policy)
+        if not 0 <= warm <= max_containers or max_containers < 1:
+            raise UsageError(
+                f"warm is {warm!r} and max_containers {max_containers!r}; expected 0 or more, and at least `warm` and 1"
+            )
         self._closed = False
         self._connection = DockerConnection(engine)
         self._launcher = Launcher.open(self._connection, image, runtime, cpus, preload)
@@ -83,9 +87,9 @@ class DockerSandbox(FramedSandbox):
             self._launcher.close()
             raise
         self._capabilities = guards.capabilities(
-            first.found, self._connection.info, podman=self._connection.is_podman, runtime=runtime
+            first.guards, self._connection.info, podman=self._connection.is_podman, runtime=runtime
         )
-        self._pool = ContainerPool(self._launch, self._end, self.limits, policy)
+        self._pool = ContainerPool(self._launch, self._end, self.limits, max_containers=max_containers, warm=warm)
         self._pool.add(first)
         close_at_exit(self)
 
@@ -93,10 +97,10 @@ class DockerSandbox(FramedSandbox):
         return self._capabilities
 
     async def _connect(self, limits: Limits, blocking: bool) -> ContainerStream:
-        return ContainerStream(await self._taken(True, self._own(limits), blocking), self._pool)
+        return ContainerStream(await self._taken(True, self._special_limits(limits), blocking), self._pool)
 
     async def _alone(self, request: FrameRequest[Result], limits: Limits, blocking: bool) -> Result:
-        container_limits = self._own(limits)
+        container_limits = self._special_limits(limits)
         container = await self._taken(False, container_limits, blocking)
         try:
             return await self._run_in(container, request, container_limits, blocking)
@@ -118,18 +122,18 @@ class DockerSandbox(FramedSandbox):
         self._pool.close()
         self._launcher.close()
 
-    def _own(self, limits: Limits) -> Limits | None:
+    def _special_limits(self, limits: Limits) -> Limits | None:
         """Return the limits if they need a container with special settings, otherwise None."""
         same = all(getattr(limits, name) == getattr(self.limits, name) for name in _OF_THE_CONTAINER)
         return None if same else limits
 
     async def _run_in(
-        self, container: Container, request: FrameRequest[Result], own: Limits | None, blocking: bool
+        self, container: Container, request: FrameRequest[Result], special_limits: Limits | None, blocking: bool
     ) -> Result:
         """Run the program, then return the container to the pool or discard it."""
         stream = ContainerStream(container, self._pool)
         result = await request.first_over(stream, blocking)
-        if own is None and _is_ordinary(result):
+        if special_limits is None and _is_ordinary(result):
             self._pool.give_back(container)
         else:
             stream.drop()
@@ -168,7 +172,7 @@ class DockerSandbox(FramedSandbox):
         container = self._launcher.launch(limits)
         stream = SocketStream(container.socket, container.why)
         try:
-            container.found = first_words(stream, NAME, OPENING_SECONDS)
+            container.guards = first_words(stream, NAME, OPENING_SECONDS)
             for program in FIRST_RUNS[: 1 if self._launcher.settings["preload_wanted"] == "bare" else None]:
                 request = run_request(Execution(program, OPENING_SECONDS, b"", False, limits), alone=True)
                 result = request if isinstance(request, Result) else run_blocking(request.over(stream, True))

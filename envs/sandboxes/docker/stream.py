@@ -11,7 +11,7 @@ from typing import Any
 
 _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
-SAID_BYTES = 2000
+STDERR_BYTES = 2000
 """Number of bytes to keep of the supervisor's standard error."""
 
 
@@ -23,12 +23,12 @@ class AttachStream(socket.socket):
         self._head = b""
         self._left = 0
         self._kind = 0
-        self._said = b""
+        self._error_bytes = b""
 
     @property
-    def said(self) -> str:
+    def error_text(self) -> str:
         """The end of the supervisor's standard error."""
-        return self._said.decode(errors="replace").strip()
+        return self._error_bytes.decode(errors="replace").strip()
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return bytes of the supervisor's standard output, or b"" when it has ended."""
@@ -45,7 +45,7 @@ class AttachStream(socket.socket):
             self._left -= len(piece)
             if self._kind != _STDERR or not piece:
                 return piece
-            self._said = (self._said + piece)[-SAID_BYTES:]
+            self._error_bytes = (self._error_bytes + piece)[-STDERR_BYTES:]
 
     def let_go(self) -> None:
         """Shut the connection down: the supervisor and its container end, and waiting calls on the socket return."""

@@ -141,15 +141,15 @@ class HttpStream(Stream):
             await self._post(CLOSE, SPARE_BYTES, _CLOSING / 2, blocking, _CLOSING / 2)
 
     async def _post(
-        self, frame: bytes, most: int, seconds: float, blocking: bool, patience: float | None = None
+        self, frame: bytes, max_bytes: int, seconds: float, blocking: bool, patience: float | None = None
     ) -> tuple[FrameHead, bytes]:
-        path, read = f"/v2/{self._name}/{uuid4().hex}", partial(self._read, most)
-        return await self._connection.ask(path, frame, read, HEAD_BYTES + most, seconds, blocking, patience)
+        path, read = f"/v2/{self._name}/{uuid4().hex}", partial(self._read, max_bytes)
+        return await self._connection.ask(path, frame, read, HEAD_BYTES + max_bytes, seconds, blocking, patience)
 
-    def _read(self, most: int, response: Response) -> tuple[FrameHead, bytes]:
+    def _read(self, max_bytes: int, response: Response) -> tuple[FrameHead, bytes]:
         """Return an answer, or its error as a header."""
         try:
-            head, body = unpack(response.body, most)
+            head, body = unpack(response.body, max_bytes)
         except FrameError:
             raise self._connection.failure(response, "is no sandbox server") from None
         if isinstance(head, bytes) or "error" not in head:
@@ -157,7 +157,7 @@ class HttpStream(Stream):
         error = head["error"]
         if not isinstance(error, dict) or not isinstance(error.get("text"), str):
             raise FrameError(f"{response.status} with an error that cannot be read")
-        text, kind = self._connection.shown(error["text"]), error.get("kind")
+        text, kind = self._connection.hide_secret(error["text"]), error.get("kind")
         if kind == "full":
             raise RetryableError(text, response.wait)
         if kind not in ("usage", "os"):

@@ -56,15 +56,13 @@ class SandboxServerConnection:
         self._http = HttpClient(
             self.address, self._secret, content_type=content_type, purpose="a remote sandbox", transport=transport
         )
-        self.shown = self._http.redacted
+        self.hide_secret = self._http.redacted
         self._background = BackgroundLoop(f"the {backend} sandbox")
 
-    def greet(self, path: str, read: Callable[[Response], T], most: int, remedy: str) -> T:
+    def greet(self, path: str, read: Callable[[Response], T], max_bytes: int, remedy: str) -> T:
         """Send the first request, and raise SandboxUnavailable unless a server answers it correctly."""
-        patience = min(OPENING, self.patience)
         try:
-            work = self._ask(path, None, read, most, OPENING, patience)
-            return run_blocking(self._background.outcome(work, 2 * OPENING + GRACE, True))
+            return run_blocking(self.ask(path, None, read, max_bytes, OPENING, True, min(OPENING, self.patience)))
         except BaseException as error:
             self.close()
             if isinstance(error, Broken):
@@ -74,19 +72,19 @@ class SandboxServerConnection:
     async def ask(
         self,
         path: str,
-        body: bytes,
+        body: bytes | None,
         read: Callable[[Response], T],
-        most: int,
+        max_bytes: int,
         seconds: float,
         blocking: bool,
         patience: float | None = None,
     ) -> T:
-        """Send a request. `seconds` is its usual time, `most` the largest body of its answer in bytes.
+        """Send a request. `seconds` is its usual time, `max_bytes` the largest body of its answer in bytes.
 
         `read` may raise `RetryableError`; what it cannot read is `Broken`.
         """
         patience = self.patience if patience is None else patience
-        work = self._ask(path, body, read, most, seconds, patience)
+        work = self._ask(path, body, read, max_bytes, seconds, patience)
         return await self._background.outcome(work, patience + seconds + GRACE, blocking)
 
     def tell(self, work: Coroutine[Any, Any, None]) -> None:
@@ -98,14 +96,20 @@ class SandboxServerConnection:
         self._background.close(self._http.aclose())
 
     async def _ask(
-        self, path: str, body: bytes | None, read: Callable[[Response], T], most: int, seconds: float, patience: float
+        self,
+        path: str,
+        body: bytes | None,
+        read: Callable[[Response], T],
+        max_bytes: int,
+        seconds: float,
+        patience: float,
     ) -> T:
         """Send a request on the thread of the loop, again while that may help."""
         latest = time.monotonic() + patience
 
         async def attempt() -> T:
             remaining_seconds = max(latest - time.monotonic(), 0.0)
-            response = await self._http.send(path, body, most, {PATIENCE_HEADER: f"{remaining_seconds:.3f}"})
+            response = await self._http.send(path, body, max_bytes, {PATIENCE_HEADER: f"{remaining_seconds:.3f}"})
             if response.status in (401, 403):
                 problem = "was refused" if self._secret else f"is missing; set {TOKEN_ENV} to the server's"
                 raise UsageError(f"{self.address} answered {response.status}: the token {problem}")
@@ -114,7 +118,7 @@ class SandboxServerConnection:
         try:
             return await self._http.retried(attempt, patience, _FIRST_WAIT, seconds=seconds)
         except (UnreadableReply, FrameError) as error:
-            raise Broken(f"{self.address} answered {self.shown(str(error))}") from None
+            raise Broken(f"{self.address} answered {self.hide_secret(str(error))}") from None
 
     def failure(self, response: Response, what: str) -> RetryableError | Broken:
         """Return the error for an answer that no sandbox server gives.
@@ -122,7 +126,7 @@ class SandboxServerConnection:
         It is a `RetryableError` if it may be the page of a proxy.
         """
         beginning = plain(response.body[:500].decode("utf-8", "replace")) or "nothing"
-        description = f"it answered {response.status}: {self.shown(beginning)}"
+        description = f"it answered {response.status}: {self.hide_secret(beginning)}"
         if response.status in _AGAIN:
             return RetryableError(description, response.wait)
         return Broken(f"{self.address} {what}; {description}")

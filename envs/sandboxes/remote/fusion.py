@@ -33,7 +33,7 @@ from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.remote.connection import GRACE, TOKEN_ENV, SandboxServerConnection
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.runner.output import Kept
+from palaestra.envs.sandboxes.runner.output import Capture
 from palaestra.envs.sandboxes.sandbox import Execution, Files, Sandbox
 from palaestra.errors import Broken, UsageError
 
@@ -105,10 +105,10 @@ class FusionSandbox(Sandbox):
     async def _start(self, files: Files | None, limits: Limits, blocking: bool) -> NoReturn:
         raise UsageError(_NO_SESSIONS)
 
-    async def _once(self, asked: Execution, blocking: bool) -> Result:
-        limits = asked.limits
-        seconds = limits.seconds if asked.timeout is None else arguments.seconds_of(asked.timeout)
-        body = request_of(asked, seconds)
+    async def _once(self, execution: Execution, blocking: bool) -> Result:
+        limits = execution.limits
+        seconds = limits.seconds if execution.timeout is None else arguments.seconds_of(execution.timeout)
+        body = request_of(execution, seconds)
         if body is None:
             return Result(exit_code=1, limit_hit="code", stderr=f"the program is larger than {limits.code_bytes} bytes")
 
@@ -127,15 +127,19 @@ class FusionSandbox(Sandbox):
             raise failure
 
 
-def request_of(asked: Execution, seconds: float) -> bytes | None:
+def request_of(execution: Execution, seconds: float) -> bytes | None:
     """Return the body of a request, or None if the program is too large."""
-    is_python, limits = isinstance(asked.program, str), asked.limits
-    code = asked.program if isinstance(asked.program, str) else shlex.join(arguments.words_of(asked.program) or ())
-    stdin, files = arguments.content("stdin", asked.stdin), arguments.files_of(asked.files, limits)
+    is_python, limits = isinstance(execution.program, str), execution.limits
+    code = (
+        execution.program
+        if isinstance(execution.program, str)
+        else shlex.join(arguments.words_of(execution.program) or ())
+    )
+    stdin, files = arguments.content("stdin", execution.stdin), arguments.files_of(execution.files, limits)
     if len(code.encode("utf-8", "replace")) > limits.code_bytes or len(stdin) > limits.code_bytes:
         return None
     code = code.encode("utf-8", "replace").decode()
-    if asked.show_last and is_python:
+    if execution.show_last and is_python:
         code = f"{_SHOWING}{code!r})\n"
     body: dict[str, Any] = {
         "code": code,
@@ -190,7 +194,7 @@ def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
     code = None if part is None else -9 if timed_out else part.return_code
     if part is None or code is None:
         raise UnreadableReply("a run without a result, or a result without a return_code")
-    out, err = Kept(limits.output_bytes), Kept(limits.output_bytes)
+    out, err = Capture(limits.output_bytes), Capture(limits.output_bytes)
     for output, text in ((out, part.stdout), (err, part.stderr)):
         output.feed((text or "").encode("utf-8", "replace"))
     return Result(

@@ -174,9 +174,9 @@ class Hosting:
     # Inside.
 
     @asynccontextmanager
-    async def _running(self, given: dict[str, Any], patience: float) -> AsyncIterator[None]:
+    async def _running(self, arguments: dict[str, Any], patience: float) -> AsyncIterator[None]:
         """Wait for a free run slot, then hold it for at most the timeout of the program."""
-        seconds = given["timeout"]
+        seconds = arguments["timeout"]
         if seconds > self.service.most_seconds:
             raise UsageError(f"timeout is {seconds:g} s; this server allows at most {self.service.most_seconds:g}")
         async with self._admission.admitted(patience), asyncio.timeout(seconds + _RUN_GRACE):

@@ -158,12 +158,12 @@ def refused(request: "Request", token: bytes) -> tuple[int, str] | None:
     return None
 
 
-async def read_body(request: "Request", most: int) -> bytes | None:
-    """Return the body, or None if it has more than `most` bytes."""
+async def read_body(request: "Request", max_bytes: int) -> bytes | None:
+    """Return the body, or None if it has more than `max_bytes` bytes."""
     data = bytearray()
     async for part in request.stream():
         data += part
-        if len(data) > most:
+        if len(data) > max_bytes:
             return None
     return bytes(data)
 

@@ -10,7 +10,7 @@
 Settings are a plain dict, since they come over a pipe:
 
     mode         "root" and "user": namespaces, with and without privileges; "container": the container is the wall, and
-                 only limits, filter and Landlock are added; "fork_only": limits alone, for comparisons
+                 only limits, filter and Landlock are added
     readonly     folders to show beside the interpreter: site-packages
     hidden       folders below them that are empty in there: packages that hold the answers to what is asked
     owner        pid of the supervisor, which makes the users of its slots its own
@@ -35,7 +35,6 @@ from typing import Any
 from . import files, hierarchies, landlock, rlimits, root, seccomp, watching
 from . import syscalls as kernel
 
-MODES = ("root", "user", "container", "fork_only")
 _NAMESPACES = kernel.NEW_NAMESPACES & ~(kernel.CLONE_NEWUSER | kernel.CLONE_NEWCGROUP)
 _AGENT = 1000
 """User and group that an agent sees itself as where it cannot have ids of its own."""
@@ -54,10 +53,8 @@ CellSettings = Mapping[str, Any]
 
 
 def enter_zygote(settings: CellSettings) -> None:
-    """Become the PID 1 of a place of one's own. It returns in a new process; the old one waits and ends like it."""
+    """Become PID 1 of new namespaces. It returns in a new process; the old one waits and ends like it."""
     global _own_pid_namespace
-    if settings["mode"] not in MODES:
-        raise ValueError(f"mode is {settings['mode']!r}; expected one of {', '.join(MODES)}")
     if _has_namespaces(settings):
         if settings["mode"] == "user":
             _unshare_with_user(_NAMESPACES)
@@ -80,7 +77,7 @@ def enter_zygote(settings: CellSettings) -> None:
 
 
 def fork_session(settings: CellSettings) -> int:
-    """A fork whose child is PID 1 of a pid namespace, alone in a network. A raw clone would skip what libraries do."""
+    """Fork a child that is PID 1 of a pid namespace, alone in a network. A raw clone skips libraries' handlers."""
     global _mapped
     _mapped = rlimits.mapped()
     if not _has_namespaces(settings):
@@ -100,7 +97,7 @@ def fork_session(settings: CellSettings) -> int:
 
 
 def enter_session(limits: Mapping[str, Any], slot: int, settings: CellSettings) -> int:
-    """In the child: its own /proc and scratch; returns an O_PATH descriptor of the scratch folder.
+    """Mount /proc and the scratch in the child, and return an O_PATH descriptor of the scratch folder.
 
     There, `0` is the working folder and `tmp` is /tmp and /dev/shm: one file system, so that they count together.
     """
@@ -133,8 +130,6 @@ def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: 
         _unshare_with_user(0)  # before the limits: the number of processes bounds the namespace that is current
     apart = _has_namespaces(settings)  # elsewhere the user has other processes too
     rlimits.install(limits, _mapped, in_group=bool(settings.get("memory_tree")), own_count=apart)
-    if settings["mode"] == "fork_only":
-        return
     if (user := user_of(slot, settings)) is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -150,7 +145,7 @@ def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: 
 
 
 def enter_branch(folder: str, settings: CellSettings) -> None:
-    """In a console's fork: go to a folder of one's own in the scratch (the supervisor made it) and lose the others.
+    """Go to the branch's folder in the scratch (the supervisor made it) and lose the others. For a fork of a console.
 
     A further layer of Landlock, so it needs no privilege. Layers only ever take away: what a branch of this branch is
     to have must be within reach now, so its folder lies in this one. /tmp stays shared with the original, and the
@@ -182,14 +177,14 @@ def _scratch(settings: CellSettings) -> str:
 
 
 def user_of(slot: int, settings: CellSettings) -> int | None:
-    """The user of a slot: its processes are counted apart, and its pipes are its own. None where there is no choice."""
+    """Return the user of a slot, which owns its pipes and whose processes are counted apart; None without a choice."""
     if settings["mode"] == "root":
         return _FIRST_SLOT + int(settings["owner"]) % _OWNERS * _SLOTS + slot % _SLOTS
     return _AGENT if settings["mode"] == "container" and os.geteuid() == 0 else None
 
 
 def _unshare_with_user(flags: int) -> None:
-    """A user namespace in which we are the agent's user, and the only one."""
+    """Enter a user namespace in which we are the agent's user, and the only one."""
     user, group = os.geteuid(), os.getegid()
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
     kernel.unshare(kernel.CLONE_NEWUSER | flags)
@@ -199,7 +194,7 @@ def _unshare_with_user(flags: int) -> None:
 
 
 def _continue_as_init() -> None:
-    """Fork: the child is the new pid namespace's first and goes on, this process waits for it and ends as it ends.
+    """Fork, and return in the child, the first process of the new pid namespace. The parent waits and ends as it ends.
 
     So whoever sends this process a SIGTERM and waits for it knows that all that lived in the namespace is gone.
     """
@@ -217,7 +212,7 @@ def _continue_as_init() -> None:
 
 
 def _replace_environment(settings: CellSettings, packages: list[str]) -> None:
-    """A few variables of ours for all of the caller's, which are wiped: /proc shows what a process was started with."""
+    """Replace the caller's variables by a few of ours, and wipe them: /proc shows those at a process's start."""
     scratch = "/tmp" if _has_namespaces(settings) else f"{_scratch(settings)}/tmp"
     programs = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]
     os.environ.clear()

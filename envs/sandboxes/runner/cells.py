@@ -1,4 +1,4 @@
-"""What the supervisor knows of the places (cells) that were forked from zygotes, and of the processes in a place.
+"""What the supervisor knows of the cells that were forked from zygotes, and of the processes in a cell.
 
 Each object takes in what its socket says, keeps it as plain attributes, and wakes whoever waits. What comes from a
 zygote or an init is believed; what comes from a console is a few bytes, looked at by the session that asked for them.
@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from . import zygote as child
 from .cgroups import Cgroup
 from .orders import READY, REFUSED
-from .output import Outputs
 
 CONSOLE_BYTES = 2**17
 """The longest reply of a console that is read."""
@@ -26,13 +25,13 @@ _view = memoryview(_buffer)
 
 
 class Waiter(Protocol):
-    """Somebody who waits for a change."""
+    """Interface of an object that waits for a change."""
 
     def wake(self) -> None: ...
 
 
 class Host(Protocol):
-    """The supervisor, as all that it holds sees it. Zygotes, sessions and connections are made in files after this."""
+    """Interface of the supervisor. Zygotes, sessions and connections are defined in files that import this one."""
 
     mode: str
     namespaces: bool
@@ -41,17 +40,19 @@ class Host(Protocol):
 
     def watch(self, descriptor: int, handler: Any) -> None: ...
     def unwatch(self, descriptor: int) -> None: ...
-    def want_to_write(self, descriptor: int, wanted: bool) -> None: ...
+    def want_to_write(self, descriptor: int, on: bool) -> None: ...
     def wake(self, connection: Any) -> None: ...
     def wake_all(self) -> None: ...
     def wait(self, connection: Any, deadline: float | None) -> None: ...
     def zygote(self, name: str) -> Any: ...
-    def place(self, zygote: Any, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> "Cell": ...
-    def gone(self, place: "Cell") -> None: ...
+    def start_cell(
+        self, zygote: Any, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None
+    ) -> "Cell": ...
+    def cell_ended(self, cell: "Cell") -> None: ...
     def group(self, limits: CellMessage) -> Cgroup | None: ...
-    def bury(self, group: Cgroup | None, over: bool) -> None: ...
-    def look_after(self, session: Any) -> None: ...
-    def enrol(self, session: Any) -> int: ...
+    def release_cgroup(self, group: Cgroup | None) -> None: ...
+    def watch_cpu(self, session: Any) -> None: ...
+    def add_session(self, session: Any) -> int: ...
     def stop(self) -> None: ...
 
 
@@ -66,14 +67,12 @@ class Process:
         """Process id as the supervisor sees it; 0 while unknown."""
         self.ready = False
         self.awaited = b""
-        """How the reply begins that is waited for; whatever else it says is not heard."""
+        """First bytes of the reply that is waited for; other messages are ignored."""
         self.reply = b""
         self.hung_up = False
-        """It has let go of its socket; its death is told by others."""
+        """Whether the process has closed its socket; the init or the zygote reports its death."""
         self.died: CellMessage | None = None
         self.refused = ""
-        self.outputs: Outputs | None = None
-        """Pipes of its stdout and stderr, if it has them already."""
         self._status = -1
         self._end: select.poll | None = None
 
@@ -101,14 +100,14 @@ class Process:
         self._waiter.wake()
 
     def done(self) -> bool:
-        """It has replied, or it is dead."""
+        """Return whether the process has replied, or is dead."""
         return bool(self.reply) or self.died is not None
 
     def awaits(self, beginning: bytes) -> None:
-        """From now on: a reply that begins like this; nothing is heard where it is empty."""
+        """Wait for a reply that begins with these bytes; if empty, ignore every reply."""
         self.awaited, self.reply = beginning, b""
 
-    def known(self, pidfd: int) -> None:
+    def identify(self, pidfd: int) -> None:
         self.pidfd, self.pid = pidfd, host_pid(pidfd)
         self._end = select.poll()
         self._end.register(pidfd, select.POLLIN)
@@ -116,18 +115,11 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """It has ended, whether or not that was told already."""
+        """Return whether the process has ended, also before its exit message has arrived."""
         return self.died is not None or (self._end is not None and bool(self._end.poll(0)))
 
-    def drop_outputs(self) -> None:
-        outputs, self.outputs = self.outputs, None
-        if outputs is not None:
-            for pipe in outputs.both:
-                self._host.unwatch(pipe.reading)
-                pipe.close()
-
-    def held(self) -> int:
-        """The most memory it has held at once, in bytes; 0 where that cannot be read."""
+    def peak_memory(self) -> int:
+        """Return the peak memory of the process in bytes; 0 if it cannot be read."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._status < 0:
                 self._status = os.open(f"/proc/{self.pid}/status", os.O_RDONLY | os.O_CLOEXEC)
@@ -139,7 +131,7 @@ class Process:
         self._waiter.wake()
 
     def tell(self, order: bytes, *descriptors: int) -> None:
-        """Send an order; one that cannot be taken shows in the death or the silence that follows."""
+        """Send an order. If it cannot be sent, the process is dead or the deadline of the run passes."""
         with contextlib.suppress(OSError):
             if descriptors:
                 socket.send_fds(self.channel, [order], descriptors)
@@ -176,9 +168,9 @@ class Cell:
         self.folder = -1
         self.branches = 1
         self.seats = 1
-        """How many sessions live in it: a fork stays in the place of its original."""
+        """Number of sessions in the cell: a fork stays in the cell of its original."""
         self.broken = ""
-        """Why it cannot be used any more, where that is not the agent's doing."""
+        """Why the cell cannot be used any more, if the agent did not cause it."""
         self._doomed = False
         self._processes: dict[int, Process] = {}
         self._expected: list[Process] = []
@@ -188,7 +180,7 @@ class Cell:
         joining = group.join_descriptors() if group is not None and self.kind == "once" else []
         self.channel.setblocking(False)
         self._host.watch(self.channel.fileno(), self._hear)
-        order = {"place": self.number, "kind": self.kind, "slot": self.slot, "limits": self.limits}
+        order = {"cell": self.number, "kind": self.kind, "slot": self.slot, "limits": self.limits}
         return order, [self._far.detach(), *joining]
 
     def _hear(self) -> None:
@@ -212,15 +204,15 @@ class Cell:
             self.folder = descriptors[0]
         elif "lives" in message:
             process = self._expected.pop(0)
-            process.known(descriptors[0])
+            process.identify(descriptors[0])
             self._processes[message["lives"]] = process
         elif "lost" in message:
-            self._expected.pop(0).ended(child.told(0))
+            self._expected.pop(0).ended(child.exit_message(0))
         elif "died" in message and message["died"] in self._processes:
             self._processes.pop(message["died"]).ended(message)
 
     def spawn(self, waiter: Waiter, area: str, group: Cgroup | None) -> Process:
-        """A new console for the session of this area; it is known once the init has answered."""
+        """Return a new console for the session of this area; its pid is known when the init has answered."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = Process(self._host, waiter, near)
         joining = group.join_descriptors() if group is not None else []
@@ -235,12 +227,12 @@ class Cell:
         return process
 
     def adopt(self, process: Process, pid: int) -> None:
-        """Have the init look after a process that a console forked; `pid` is what that one says it is."""
+        """Let the init watch a process that a console forked; `pid` is the number that the process reports."""
         self._expected.append(process)
         self.tell({"op": "adopt", "pid": pid})
 
     def sweep(self, group: Cgroup | None) -> None:
-        """End every process of a session but the init; a session that shares this place has its group alone."""
+        """End every process of a session but the init; a session that shares this cell has its group alone."""
         if self.seats == 1:
             self.tell({"op": "sweep"})
         elif group is not None:
@@ -254,31 +246,31 @@ class Cell:
     def dead(self) -> bool:
         return self.first.died is not None
 
-    def born(self, pidfd: int) -> None:
-        self.first.known(pidfd)
+    def identify(self, pidfd: int) -> None:
+        self.first.identify(pidfd)
         if self._doomed:
             self.kill()
 
     def kill(self) -> None:
-        """End every process in it: the kernel ends a pid namespace with its PID 1."""
+        """End every process of the cell: the kernel ends a pid namespace with its PID 1."""
         self._doomed = True
         self.first.kill()
 
     def ended(self, message: CellMessage, broken: str = "") -> None:
-        """Its PID 1 is dead, and so is everything in it."""
+        """Record that PID 1 is dead, and with it every process of the cell."""
         self.broken = self.broken or broken
         if self.dead:
             return
         self.first.ended(message)
         for process in [*self._processes.values(), *self._expected]:
-            process.ended(child.told(signal.SIGKILL))
+            process.ended(child.exit_message(signal.SIGKILL))
         self._processes.clear()
         self._expected.clear()
         self.waiter.wake()
-        self._host.gone(self)
+        self._host.cell_ended(self)
 
     def close(self) -> None:
-        """Let go of what stands for it here."""
+        """Close the descriptors of the cell."""
         self.first.close()
         if self.folder >= 0:
             os.close(self.folder)
@@ -286,6 +278,6 @@ class Cell:
 
 
 def host_pid(pidfd: int) -> int:
-    """The pid behind a pidfd as this process sees it, 0 where it is gone."""
+    """Return the pid of a pidfd in this pid namespace; 0 if the process is gone."""
     with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
         return max(int(file.read().partition(b"\nPid:")[2].split(None, 1)[0]), 0)

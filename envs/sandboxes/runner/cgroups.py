@@ -4,8 +4,7 @@ An owner (the supervisor) has one folder, and a group for each session below it.
 (pid namespace, pid, start time), so that groups of an owner that was killed can be told and swept by the next one. The
 groups hang below the owner's own group where they can: what bounds the owner bounds them too.
 
-Where no groups can be had (an ordinary user without delegation) `find` gives None and `why_not` says why; what is left
-then is `watching`.
+An ordinary user without delegation can have no groups: `find` says why. What is left then is `watching`.
 """
 
 import contextlib
@@ -21,10 +20,7 @@ from .hierarchies import remove, words, write
 
 _REMOVE_SECONDS = 0.2
 _KILL_ROUNDS = 200
-_MOST_IDLE = 16
 _COUNTERS_BYTES = 256
-_LEFT_SHARE = 64
-"""A group is used again while the kernel holds less than one in so many bytes of its limit for what has gone."""
 
 
 class Cgroup:
@@ -33,47 +29,44 @@ class Cgroup:
     def __init__(self, memory: Path, pids: Path, *shares: Path) -> None:
         """`shares`: of version 1, one that gives a session its share of the processor and one that counts the use."""
         self._memory, self._pids = memory, pids
-        self._folders = list(dict.fromkeys((memory, pids, *shares)))
+        self.folders = list(dict.fromkeys((memory, pids, *shares)))
+        """Folders that processes join and that are removed in the end; none if the group is an engine's."""
         self._unified = memory == pids
         counted = memory / "cpu.stat" if self._unified else [*shares, memory][-1] / "cpuacct.usage"
         self._used = _Counter(counted, b"usage_usec")
         self._kills = _Counter(memory / ("memory.events" if self._unified else "memory.oom_control"), b"oom_kill")
         self._refusals = _Counter(pids / "pids.events", b"max")
         self._current = _Counter(pids / "pids.current", b"")
-        self._held = _Counter(memory / ("memory.current" if self._unified else "memory.usage_in_bytes"), b"")
-        self._killed = False
-        self.bounds: tuple[int, ...] = ()
-        """Its limits, where it may serve another session after this one."""
         self.most_processes: int | str = "max"
 
     def join_descriptors(self) -> list[int]:
-        """Opened files through which a process joins by itself: `join(descriptors)`.
+        """Return opened files through which a process joins by itself, with `join(descriptors)`.
 
         Cheaper and surer than `add`: version 1 moves a lone thread without a lock of the whole machine, and whatever
         the process does afterwards is counted here.
         """
         name = "cgroup.procs" if self._unified else "tasks"
-        return [os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC) for folder in self._folders]
+        return [os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
 
     def add(self, pid: int) -> None:
-        """Move a process here."""
-        for folder in self._folders:
+        """Move a process to this group."""
+        for folder in self.folders:
             write(folder / "cgroup.procs", pid)
 
     def processes(self) -> list[int]:
-        """Their pids, as this process sees them."""
+        """Return the pids of the group in this pid namespace."""
         return [int(word) for word in words(self._memory / "cgroup.procs")]
 
     def oom_kills(self) -> int:
-        """How many processes the kernel killed here for memory."""
+        """Return the number of processes that the kernel killed here for memory."""
         return self._kills.value()
 
     def pids_hits(self) -> int:
-        """How often a fork was refused here."""
+        """Return how often a fork was refused here."""
         return self._refusals.value()
 
     def cpu_seconds(self) -> float | None:
-        """What processes computed here, those that have ended too; None where nobody counts it."""
+        """Return the CPU seconds of all processes here, also of those that have ended; None if they are not counted."""
         fields = self._used.text().split()
         if self._unified:
             return int(fields[1]) / 1e6 if fields[:1] == [b"usage_usec"] else None
@@ -83,16 +76,10 @@ class Cgroup:
         """Return whether the group contains at most one process with one thread."""
         return self._current.text() in (b"0\n", b"1\n")
 
-    def vacant(self) -> bool:
-        """Nobody is here, next to nothing is left, and nobody was locked out: it is as good as new."""
-        if self._killed or not self.bounds or self._current.text() != b"0\n":
-            return False
-        memory_text = self._held.text().strip()
-        return memory_text.isdigit() and int(memory_text) * _LEFT_SHARE < self.bounds[0]
-
     def kill(self) -> None:
-        """SIGKILL to all, and to what they fork meanwhile."""
-        self._killed = True
+        """Kill all processes, and those that they fork meanwhile; none in an engine's group, where the runner is."""
+        if not self.folders:
+            return
         with contextlib.suppress(OSError):
             write(self._memory / "cgroup.kill", 1)
             return
@@ -110,10 +97,10 @@ class Cgroup:
             time.sleep(0.001)
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
-        """Take the group away; False while processes are still dying in it: call again later."""
-        for counter in (self._kills, self._refusals, self._current, self._held, self._used):
+        """Remove the group. Return False while processes are still dying in it: call again later."""
+        for counter in (self._kills, self._refusals, self._current, self._used):
             counter.close()
-        outcomes = [remove(folder, seconds) for folder in self._folders]
+        outcomes = [remove(folder, seconds) for folder in self.folders]
         return all(outcomes)
 
 
@@ -124,10 +111,9 @@ class _Counter:
     def __init__(self, path: Path, name: bytes) -> None:
         self._path, self._name = path, name
         self._file = -1
-        self._text, self._value = b"", 0
 
     def text(self) -> bytes:
-        """All of the file; nothing where it cannot be read."""
+        """Return the content of the file; empty if it cannot be read."""
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -136,13 +122,9 @@ class _Counter:
             return b""
 
     def value(self) -> int:
-        """The number; 0 where there is none."""
-        text = self.text()
-        if text != self._text:
-            pieces = text.split()
-            self._text = text
-            self._value = int(pieces[pieces.index(self._name) + 1]) if self._name in pieces else 0
-        return self._value
+        """Return the number; 0 if there is none."""
+        pieces = self.text().split()
+        return int(pieces[pieces.index(self._name) + 1]) if self._name in pieces else 0
 
     def close(self) -> None:
         if self._file >= 0:
@@ -150,31 +132,17 @@ class _Counter:
             self._file = -1
 
 
-class Around(Cgroup):
-    """The group that a container runs in: the engine set its limits, only its counters are read here."""
-
-    def __init__(self, memory: Path, pids: Path) -> None:
-        super().__init__(memory, pids)
-        self._folders = []  # nobody has to join: all are here already
-
-    def alone(self) -> bool:
-        """The runner is here as well."""
-        return False
-
-    def kill(self) -> None:
-        """Do nothing, because the group cannot be killed from inside."""
-
-    def remove(self, seconds: float = 0.0) -> bool:
-        """It goes with the container."""
-        return True
-
-
 def around() -> Cgroup | None:
-    """The group of the container that this process is in."""
+    """Return the group of the container that this process is in; None if it cannot be read.
+
+    The engine set its limits and removes it. Only its counters are read here: all processes are in it already.
+    """
     top = Path("/sys/fs/cgroup")
     for memory, pids, counter in ((top / "memory", top / "pids", "memory.oom_control"), (top, top, "memory.events")):
         if (memory / counter).exists():
-            return Around(memory, pids)
+            group = Cgroup(memory, pids)
+            group.folders = []
+            return group
     return None
 
 
@@ -183,28 +151,9 @@ class Cgroups:
 
     def __init__(self, folders: dict[str, Path], mounts: list[Path]) -> None:
         self._folders, self._mounts = folders, mounts
-        self._idle: list[Cgroup] = []
-
-    def take(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
-        """A group that was kept and has these limits, or a new one, which costs a twentieth of a short program."""
-        bounds = limits["memory_bytes"], limits["processes"]
-        for group in self._idle:
-            if group.bounds == bounds and group.vacant():
-                self._idle.remove(group)
-                return group
-        group = self.create(name, limits)
-        group.bounds = bounds
-        return group
-
-    def keep(self, group: Cgroup) -> bool:
-        """For `take`, once nothing that was told to join it lives; False where it is not as good as new."""
-        if len(self._idle) == _MOST_IDLE or not group.vacant():
-            return False
-        self._idle.append(group)
-        return True
 
     def create(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
-        """A group with `limits["memory_bytes"]` and `limits["processes"]`, and one more: the session's init."""
+        """Create a group for `memory_bytes` and `processes` of the limits, and one process more: the session's init."""
         memory, pids, *shares = (folder / name for folder in self._folders.values())
         group = Cgroup(memory, pids, *shares)
         group.most_processes = limits["processes"] + 1
@@ -223,7 +172,7 @@ class Cgroups:
         return group
 
     def sweep(self) -> int:
-        """End and remove the groups of owners that are gone; how many owners those were."""
+        """End and remove the groups of owners that are gone, and return the number of these owners."""
         abandoned = hierarchies.abandoned(self._mounts)
         for folder in abandoned:
             _clear(folder)
@@ -231,8 +180,6 @@ class Cgroups:
 
     def close(self) -> None:
         """End and remove every group of this owner."""
-        while self._idle:
-            self._idle.pop().remove(0)
         for folder in dict.fromkeys(self._folders.values()):
             _clear(folder)
 
@@ -243,20 +190,13 @@ def join(descriptors: list[int]) -> None:
         os.write(descriptor, b"0")
 
 
-def find(process: str = "/proc/self") -> Cgroups | None:
-    """The caller's groups, None where they cannot be had; the caller is their owner."""
-    folders_or_reason = hierarchies.owner_folders(process)
-    return None if isinstance(folders_or_reason, str) else Cgroups(*folders_or_reason)
-
-
-def why_not(process: str = "/proc/self") -> str:
-    """Why `find` gives None, and what would bring groups; empty where it does not."""
-    folders_or_reason = hierarchies.owner_folders(process)
-    return folders_or_reason if isinstance(folders_or_reason, str) else ""
+def find(process: str = "/proc/self") -> Cgroups:
+    """Return the groups that the caller owns; raise `Unavailable` if it cannot have any."""
+    return Cgroups(*hierarchies.owner_folders(process))
 
 
 def _clear(owner: Path) -> None:
-    """End what is below an owner's folder and take it away."""
+    """End the processes below an owner's folder and remove it."""
     with contextlib.suppress(OSError):
         for folder in [*(item for item in owner.iterdir() if item.is_dir()), owner]:
             group = Cgroup(folder, folder)

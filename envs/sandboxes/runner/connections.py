@@ -10,7 +10,7 @@ from typing import Any
 
 from . import wire
 from .cells import CellMessage, Host
-from .runs import Failure, asked
+from .runs import Failure, read_run
 from .sessions import RunnerSession
 
 BODY_BYTES = 2**28
@@ -22,9 +22,9 @@ _view = memoryview(_buffer)
 class ClientConnection:
     """One client's stream: a request at a time, the steps it takes, its reply."""
 
-    def __init__(self, supervisor: Host, reading: int, writing: int, wanted: str) -> None:
+    def __init__(self, supervisor: Host, reading: int, writing: int, preload: str) -> None:
         self._supervisor, self._reading, self._writing = supervisor, reading, writing
-        self._wanted = wanted
+        self._preload = preload
         self._reader = wire.FrameReader(BODY_BYTES)
         self._out = b""
         self._clogged = False
@@ -58,7 +58,7 @@ class ClientConnection:
             self.end()
 
     def step(self) -> None:
-        """Go on with the request; answer when it is done."""
+        """Continue the request, and answer when it is done."""
         if self._steps is None:
             return
         try:
@@ -98,7 +98,7 @@ class ClientConnection:
         if isinstance(head, bytes):
             if self._session is None:
                 raise Failure("usage", "a run needs a session; start one first")
-            return (yield from self._session.run(asked(head, body)))
+            return (yield from self._session.run(read_run(head, body)))
         name = head["op"]
         if name in ("start", "once", "fork"):
             if self._session is not None:
@@ -128,20 +128,20 @@ class ClientConnection:
         if name == "fork" and original is None:
             raise Failure("usage", "the session to fork is closed")
         limits = original.limits if original is not None else header["limits"]
-        session = RunnerSession(self._supervisor, self, limits, self._wanted)
+        session = RunnerSession(self._supervisor, self, limits, self._preload)
         if name == "once":
-            contents, run_bytes = _given(header["files"], body)
-            return (yield from session.once(contents, asked(run_bytes[: wire.RUN.size], run_bytes[wire.RUN.size :])))
+            contents, run_bytes = _cut_files(header["files"], body)
+            return (yield from session.once(contents, read_run(run_bytes[: wire.RUN.size], run_bytes[wire.RUN.size :])))
         try:
             if original is not None:
                 yield from session.fork(original)
             else:
-                yield from session.start(_given(header["files"], body)[0])
+                yield from session.start(_cut_files(header["files"], body)[0])
         except BaseException:
             session.leave()
             raise
         self._session = session
-        self._number = self._supervisor.enrol(session)
+        self._number = self._supervisor.add_session(session)
         return {"ok": True, "session": self._number}, ()
 
     def _forget(self) -> None:
@@ -149,7 +149,7 @@ class ClientConnection:
         self._supervisor.sessions.pop(self._number, None)
 
     def end(self) -> None:
-        """The client has let go: so does everything it had."""
+        """End everything of a client that has closed its stream."""
         self._supervisor.unwatch(self._reading)
         self._supervisor.wait(self, None)
         if self._steps is not None:
@@ -165,8 +165,8 @@ class ClientConnection:
         os.close(self._reading)
 
 
-def _given(files: list[list[Any]], body: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
-    """The files a session starts with, cut from the front of a body, and the rest of it."""
+def _cut_files(files: list[list[Any]], body: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+    """Return the files that a session starts with, from the front of a body, and the rest of the body."""
     contents, at = [], 0
     for path, size in files:
         contents.append((path, body[at : at + size]))

@@ -5,7 +5,6 @@ the code runs. What is not here: limits, time and measures, which are set and ta
 """
 
 import _signal  # type: ignore[import-not-found]
-import _thread
 import ast
 import builtins
 import contextlib
@@ -14,13 +13,15 @@ import json
 import linecache
 import os
 import random
+import shutil
 import signal
 import site
 import socket
+import stat
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -28,11 +29,10 @@ from . import cell, files, orders, rlimits
 from .orders import DONE, FORKED, READY, ConsoleCommand
 from .output import shortened
 
-_COPY_CHUNK = 2**20
 _RIGHTS_BYTES = socket.CMSG_SPACE(orders.MOST_DESCRIPTORS * 4)
 # Without the enumerations that `signal` wraps round each call; the agent may have put something else in their place.
 _set_handler, _SIGINT, _IGNORE = _signal.signal, int(signal.SIGINT), _signal.SIG_IGN
-_interrupt, _count_threads = signal.default_int_handler, _thread._count
+_interrupt = signal.default_int_handler
 
 
 class Console:
@@ -41,10 +41,7 @@ class Console:
     def __init__(self, channel: socket.socket, settings: cell.CellSettings, scratch: str) -> None:
         self._channel, self._settings, self._scratch = channel, settings, scratch
         self._pid = os.getpid()
-        self._had_stdin = True
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._outputs: tuple[int, ...] = ()
-        """The files that a run began with as its stdout and stderr."""
         self._folder = os.getcwd()
         self._main = ModuleType("__main__")
         self._main.__dict__["__builtins__"] = builtins
@@ -63,7 +60,7 @@ class Console:
             if order.kind == orders.FORK:
                 self._fork(order.text.decode(), socket.socket(fileno=descriptors[0]))
                 continue
-            self._adopt(descriptors, order)
+            self._adopt(descriptors)
             if order.kind == orders.RUN:
                 self._run(order)
                 continue
@@ -84,19 +81,12 @@ class Console:
         descriptors = list(memoryview(rights[0][2]).cast("i")) if rights else []
         return orders.unpack(message, descriptors), descriptors
 
-    def _adopt(self, descriptors: list[int], order: ConsoleCommand) -> None:
-        """Put stdin, stdout and stderr in place, with sound objects before them."""
-        if order.has_stdin or self._had_stdin or sys.stdin is None or sys.stdin.closed:
-            os.dup2(descriptors[0] if order.has_stdin else self._null, 0)
-            if order.has_stdin:
-                os.close(descriptors.pop(0))
-            sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
-        self._had_stdin = order.has_stdin
-        if descriptors:
-            for descriptor, target in zip(descriptors, (1, 2), strict=True):
-                os.dup2(descriptor, target)
-                os.close(descriptor)
-            self._outputs = _outputs()
+    def _adopt(self, descriptors: list[int]) -> None:
+        """Put stdout, stderr and, if there is one, stdin in place; between two runs all three are /dev/null."""
+        for descriptor, target in zip(reversed(descriptors), (2, 1, 0), strict=False):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
 
@@ -111,30 +101,27 @@ class Console:
         self._leave(self._guarded(work))
 
     def _run(self, order: ConsoleCommand) -> None:
-        """One run of a session, and its reply."""
-        shown: bytes | None = None
+        """Execute one run of a session and send its reply."""
+        value_text: bytes | None = None
 
         def work() -> None:
-            nonlocal shown
+            nonlocal value_text
             value = self._exec(order.text, f"<run {order.number}>", show_last=order.show_last)
             if value is not None:
-                shown = shortened(repr(value).encode("utf-8", "backslashreplace"), order.value_bytes)
+                value_text = shortened(repr(value).encode("utf-8", "backslashreplace"), order.value_bytes)
 
         code = self._guarded(work)
         if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
             self._leave(code)
         _flush()
-        # The next run may have the same ones if they are as they were and no thread prints meanwhile.
-        intact = not _count_threads() and _outputs() == self._outputs
-        if not intact:
-            os.dup2(self._null, 1)
-            os.dup2(self._null, 2)
-        self._channel.send(DONE + order.token + bytes((code, intact, shown is not None)) + (shown or b""))
+        for target in (0, 1, 2):
+            os.dup2(self._null, target)
+        self._channel.send(DONE + order.token + bytes((code, value_text is not None)) + (value_text or b""))
         with contextlib.suppress(OSError):  # the folder is gone
             sys.path_importer_cache.pop(os.getcwd(), None)  # files may come before the next run
 
     def _exec(self, program: bytes, name: str, *, show_last: bool = False) -> object:
-        """Compile and run in the session's variables; the last expression's value where that is wanted."""
+        """Compile and run in the session's variables; return the value of the last expression if `show_last`."""
         text = program.decode("utf-8", "replace")
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         if not show_last:
@@ -149,7 +136,7 @@ class Console:
         return eval(compile(ast.Expression(final.value), name, "eval", dont_inherit=True), self._main.__dict__)
 
     def _guarded(self, work: Callable[[], object]) -> int:
-        """Do the agent's work; its exit code. What it raises is printed as Python would."""
+        """Do the agent's work and return its exit code. Print what it raises as Python would."""
         try:
             try:
                 _set_handler(_SIGINT, _interrupt)
@@ -165,21 +152,21 @@ class Console:
         return 0
 
     def _leave(self, code: int) -> NoReturn:
-        """End the process as an interpreter ends, less the taking apart of what the kernel frees anyway."""
+        """End the process as an interpreter ends, without freeing what the kernel frees anyway."""
 
-        def last_rites() -> None:
+        def run_exit_hooks() -> None:
             threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as every script does
             import atexit
 
             atexit._run_exitfuncs()
             self._main.__dict__.clear()
 
-        self._guarded(last_rites)
+        self._guarded(run_exit_hooks)
         _flush()
         os._exit(code)
 
     def _fork(self, area: str, channel: socket.socket) -> None:
-        """Become two. The branch is an orphan, so that the session's init looks after it; its files are a copy."""
+        """Fork a branch. It is an orphan, so that the session's init reaps it; its files are a copy."""
         _flush()
         dice = random.getstate()  # `random` draws a new seed in every child; a branch is to go on as this one would
         try:
@@ -201,7 +188,7 @@ class Console:
         self._channel, self._pid = channel, os.getpid()
         folder = os.path.join(self._scratch, area, "0")
         try:
-            _copy(self._folder, folder)
+            shutil.copytree(self._folder, folder, symlinks=True, ignore=_special_files, dirs_exist_ok=True)
         except OSError:
             files.empty(folder)  # or the original would be short of room
             raise
@@ -211,19 +198,11 @@ class Console:
         self._channel.send(FORKED + b"%d" % self._pid)
 
 
-def _outputs() -> tuple[int, ...]:
-    """What tells the files of stdout and stderr from others, and whether they block as they should."""
-    try:
-        return os.fstat(1).st_ino, os.fstat(2).st_ino, os.get_blocking(1), os.get_blocking(2)
-    except OSError:
-        return ()
-
-
 _streams: dict[int, io.TextIOWrapper] = {}
 
 
 def _stream(descriptor: int) -> io.TextIOWrapper:
-    """A line at a time, so that what was printed before a crash or a time-out is seen. Made anew if it was closed."""
+    """Return a line-buffered stream, so that output before a crash or a timeout is seen; a new one if it was closed."""
     if descriptor not in _streams or _streams[descriptor].closed:
         errors = "backslashreplace" if descriptor == 2 else "strict"
         _streams[descriptor] = open(descriptor, "w", 1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
@@ -231,26 +210,14 @@ def _stream(descriptor: int) -> io.TextIOWrapper:
 
 
 def prepare() -> None:
-    """In a zygote: make the objects for stdout and stderr, over a pipe, since those of a run are pipes.
-
-    And `exit`, `quit`, `help` and the like, which scripts expect and an interpreter that starts without `site` lacks.
-    """
+    """Define `exit`, `quit`, `help` and others, which scripts expect and an interpreter without `site` lacks."""
     site.setquit()
     site.setcopyright()
     site.sethelper()
-    reading, writing = os.pipe()
-    for descriptor in (1, 2):
-        backup = os.dup(descriptor)
-        os.dup2(writing, descriptor)
-        _stream(descriptor)
-        os.dup2(backup, descriptor)
-        os.close(backup)
-    os.close(reading)
-    os.close(writing)
 
 
 def _execute(words: list[str]) -> NoReturn:
-    """Become another program; the shell's codes where that fails."""
+    """Become another program, or exit with the shell's codes if that fails."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     rlimits.free_address_space()
@@ -291,34 +258,9 @@ def _flush() -> None:
             getattr(sys, name).flush()
 
 
-def _copy(source: str, target: str) -> None:
-    """Copy what a folder holds: folders, regular files and links; the rest is left behind."""
-    with _readable(source), os.scandir(source) as entries:
-        for entry in entries:
-            new = os.path.join(target, entry.name)
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), new)
-                continue
-            if entry.is_dir():
-                os.mkdir(new)
-                _copy(entry.path, new)
-            elif entry.is_file():
-                with _readable(entry.path), open(entry.path, "rb") as reading, open(new, "wb") as writing:
-                    while data := reading.read(_COPY_CHUNK):
-                        writing.write(data)
-            else:
-                continue
-            os.chmod(new, entry.stat().st_mode & 0o7777)
-
-
-@contextlib.contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """The program may have locked itself out of what is its own."""
-    mode = os.stat(path).st_mode & 0o7777
-    if mode & 0o500 != 0o500:
-        os.chmod(path, mode | 0o500)
-    try:
-        yield
-    finally:
-        if mode & 0o500 != 0o500:
-            os.chmod(path, mode)
+def _special_files(folder: str, names: list[str]) -> list[str]:
+    """Return the names that a branch gets no copy of: pipes, sockets and devices."""
+    modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
+    return [
+        name for name, mode in modes.items() if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode))
+    ]

@@ -16,7 +16,7 @@ NAME_BYTES, DEPTH = 255, 32
 
 
 def _names(path: str) -> list[str]:
-    """The steps of a path below the folder."""
+    """Return the steps of a path below the folder."""
     names = [name for name in path.split("/") if name not in ("", ".")]
     if path.startswith("/") or ".." in names:
         raise OSError(errno.EACCES, "a path must stay below the session's folder", path)
@@ -27,7 +27,7 @@ def _names(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _folder(root: int, names: list[str], *, make: bool = False) -> Iterator[int]:
-    """The folder that is reached by these steps; `make` makes those that are missing, owned as the first one is."""
+    """Open the folder at these steps; `make` creates missing ones, with the owner of the first."""
     here = os.open(".", _FOLDER, dir_fd=root)
     try:
         owner = os.fstat(here)
@@ -52,12 +52,12 @@ def _own(descriptor: int, owner: os.stat_result) -> None:
 
 
 def child(root: int, name: str) -> int:
-    """A folder's descriptor, for as long as a session lives."""
+    """Return the descriptor of a folder, which the caller closes."""
     return os.open(name, _FOLDER, dir_fd=root)
 
 
 def branch(scratch: int, area: str, original: int) -> int:
-    """Make a branch's place in the scratch folder: an area of ours, and in it a working folder like the original."""
+    """Create the area of a branch in the scratch folder, and return a working folder in it, like the original."""
     *above, name = area.split("/")
     owner = os.fstat(original)
     with _folder(scratch, above) as folder:
@@ -84,13 +84,13 @@ def put(root: int, path: str, data: bytes | memoryview) -> None:
         _own(file, os.fstat(root))
 
 
-def get(root: int, path: str, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes."""
+def get(root: int, path: str, max_bytes: int) -> bytes:
+    """Return the content of a regular file of at most `max_bytes` bytes."""
     with _regular(root, path, os.O_RDONLY) as file:
         size = os.fstat(file).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"{size} bytes; at most {most} are read", path)
-        parts, left = [], most
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"{size} bytes; at most {max_bytes} are read", path)
+        parts, left = [], max_bytes
         while left > 0 and (part := os.read(file, min(left, 2**20))):  # it may grow while it is read
             parts.append(part)
             left -= len(part)
@@ -99,7 +99,7 @@ def get(root: int, path: str, most: int) -> bytes:
 
 @contextlib.contextmanager
 def _regular(root: int, path: str, flags: int) -> Iterator[int]:
-    """A regular file, opened; with O_CREAT it and the folders on the way are made."""
+    """Open a regular file; with O_CREAT create it and the folders on the way."""
     *steps, name = _names(path) or ["."]
     with _folder(root, steps, make=bool(flags & os.O_CREAT)) as folder:
         file = os.open(name, _FILE | flags, 0o644, dir_fd=folder)
@@ -114,12 +114,12 @@ def _regular(root: int, path: str, flags: int) -> Iterator[int]:
             os.close(file)
 
 
-def listdir(root: int, path: str, most: int) -> list[str]:
-    """At most `most` names in a folder, sorted, each folder's with a slash behind it."""
+def listdir(root: int, path: str, max_names: int) -> list[str]:
+    """Return at most `max_names` names in a folder, sorted; names of folders end with a slash."""
     names: list[str] = []
     with _folder(root, _names(path)) as folder, os.scandir(folder) as entries:
         for entry in entries:
-            if len(names) == most:
+            if len(names) == max_names:
                 break
             names.append(entry.name + "/" * entry.is_dir(follow_symlinks=False))
     return sorted(names)

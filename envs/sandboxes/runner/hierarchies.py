@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import watching
+from .syscalls import Unavailable
 
 NEEDED = ("memory", "pids")
 WANTED = ("cpu", "cpuacct")
@@ -26,23 +27,23 @@ CgroupMount = tuple[dict[str, Path], list[Path]]
 """The owner's folder for each controller, and the mounts they lie in."""
 
 
-def owner_folders(process: str) -> CgroupMount | str:
-    """This process's own folders, made where they were not; or why they cannot be had."""
+def owner_folders(process: str) -> CgroupMount:
+    """Return the folders of this process, and make them if necessary; raise `Unavailable` if that is impossible."""
     mounts = _mounts(process)
     groups = dict(line.split(":", 2)[1:] for line in Path(process, "cgroup").read_text().splitlines())
     if all(name in mounts for name in NEEDED):
         return _look_in_version_1(mounts, groups)
     if "" in mounts:
         return _look_in_version_2(*mounts[""], groups.get("", "/"))
-    return "no control groups are mounted here (mount cgroup2 on /sys/fs/cgroup)"
+    raise Unavailable("no control groups are mounted here (mount cgroup2 on /sys/fs/cgroup)")
 
 
 def owner_name() -> str:
-    """The folder's name of this process."""
+    """Return the name of this process's folder: pid namespace, pid, and start time."""
     return f"{_PREFIX}-{_pid_namespace()}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
-def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> CgroupMount | str:
+def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> CgroupMount:
     of_controller = {name: path for names, path in groups.items() for name in names.split(",")}
     folders: dict[str, Path] = {}
     for name in (*NEEDED, *(name for name in WANTED if name in mounts)):
@@ -55,14 +56,16 @@ def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, st
                 continue
             for created in folders.values():
                 remove(created, 0)
-            return f"no group can be made in {base} ({error.strerror}); run as root, or on a machine with cgroup v2"
+            raise Unavailable(
+                f"no group can be made in {base} ({error.strerror}); run as root, or on a machine with cgroup v2"
+            ) from None
         folders[name] = base / owner_name()
     return folders, [mounts[name][0] for name in folders]
 
 
-def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> CgroupMount | str:
-    """A folder on the way up that hands out both controllers; else make our own group do so."""
-    here = _own_folder(mount, mounted_root, own)
+def _look_in_version_2(mount: Path, mounted_root: str, group: str) -> CgroupMount:
+    """Use a folder on the way up that hands out both controllers; otherwise make our own group do so."""
+    here = _own_folder(mount, mounted_root, group)
     for base in [here, *here.parents]:
         if not base.is_relative_to(mount):
             break
@@ -79,7 +82,7 @@ def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> CgroupMount 
             return _made_in_version_2(here, mount)
         except OSError as error:
             reason = f"the group {here} is not ours to divide ({error.strerror})"
-    return f"{reason}; run as root, or under `systemd-run --user --scope -p Delegate=yes`"
+    raise Unavailable(f"{reason}; run as root, or under `systemd-run --user --scope -p Delegate=yes`")
 
 
 def _made_in_version_2(base: Path, mount: Path) -> CgroupMount:
@@ -114,7 +117,7 @@ def _delegate(group: Path) -> None:
 
 
 def _hand_out(group: Path) -> None:
-    """What is needed, and shares of the processor where they can be had."""
+    """Hand out the needed controllers, and those for CPU shares if possible."""
     controllers = [*NEEDED, *(name for name in WANTED if name in words(group / "cgroup.controllers"))]
     try:
         write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
@@ -123,7 +126,7 @@ def _hand_out(group: Path) -> None:
 
 
 def _mounts(process: str) -> dict[str, tuple[Path, str]]:
-    """Controller to (mount point, the group that is mounted there); the unified hierarchy is named ''."""
+    """Map each controller to (mount point, the group that is mounted there); the unified hierarchy is named ''."""
     mounts: dict[str, tuple[Path, str]] = {}
     for line in Path(process, "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -135,27 +138,27 @@ def _mounts(process: str) -> dict[str, tuple[Path, str]]:
     return mounts
 
 
-def _own_folder(mount: Path, mounted_root: str, own: str) -> Path:
-    """Where the caller's group is below the mount; the mount itself where it lies outside (a container's view)."""
+def _own_folder(mount: Path, mounted_root: str, group: str) -> Path:
+    """Return the folder of the caller's group; the mount itself if the group lies outside (in a container)."""
     if mounted_root != "/":
-        own = own.removeprefix(mounted_root)
-    folder = mount / own.lstrip("/")
+        group = group.removeprefix(mounted_root)
+    folder = mount / group.lstrip("/")
     return folder if folder.is_dir() else mount
 
 
 def abandoned(mounts: Iterable[Path]) -> list[Path]:
-    """Folders below these mounts whose owner is gone."""
+    """Return the folders below these mounts whose owner is gone."""
     folders = []
     for mount in dict.fromkeys(mounts):
         for folder, below, _ in itertools.islice(os.walk(mount), _MOST_FOLDERS_SWEPT):
             owner_names = [name for name in below if name.startswith(_PREFIX + "-") and name != _MEMBERS]
-            folders += [Path(folder, name) for name in owner_names if not _owner_lives(name)]
+            folders += [Path(folder, name) for name in owner_names if not owner_lives(name)]
             below[:] = [name for name in below if name not in owner_names]
     return folders
 
 
-def _owner_lives(name: str) -> bool:
-    """True also where it cannot be known: an owner in another pid namespace is left alone."""
+def owner_lives(name: str) -> bool:
+    """Return whether the owner may be alive; True for one in another pid namespace, which cannot be seen from here."""
     try:
         namespace, pid, started = (int(word) for word in name.split("-")[1:])
     except ValueError:
@@ -168,8 +171,9 @@ def _pid_namespace() -> int:
 
 
 def _start_time(pid: int) -> int:
-    """Clock ticks after boot, -1 where there is no such process."""
-    return int((watching.status(pid)[19:20] or [b"-1"])[0])
+    """Return the start of a process in clock ticks after boot; -1 if there is no such process."""
+    fields = watching.status(pid)
+    return -1 if fields[:1] in watching.ENDED else int(fields[19])
 
 
 def words(path: Path) -> list[str]:
@@ -188,7 +192,7 @@ def write(path: str | Path, value: object) -> None:
 
 
 def remove(folder: Path, seconds: float) -> bool:
-    """An emptied group refuses for some milliseconds after its last process has died."""
+    """Remove a folder; False if it is still busy after `seconds`, as it is for milliseconds after its last process."""
     end = time.monotonic() + seconds
     while True:
         try:

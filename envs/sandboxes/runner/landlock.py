@@ -23,7 +23,7 @@ _SCOPES = 3  # abstract sockets, signals
 
 @functools.cache
 def version() -> int:
-    """The kernel's version of Landlock, 0 where there is none."""
+    """Return the kernel's version of Landlock; 0 if it has none."""
     try:
         return call("landlock_create_ruleset", None, 0, _VERSION_FLAG)
     except OSError:
@@ -31,7 +31,7 @@ def version() -> int:
 
 
 def restrict(read: Iterable[str], write: Iterable[str], devices: str | None = None) -> None:
-    """From now on: read and execute below `read`, everything below `write`, plain reading and writing below `devices`.
+    """Allow only: read and execute below `read`, everything below `write`, plain reading and writing below `devices`.
 
     Comes on top of what was forbidden before; no_new_privs must be set. Does nothing where there is no Landlock.
     """

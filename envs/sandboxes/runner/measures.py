@@ -17,7 +17,7 @@ _CLOCK_OF_PROCESS = 2  # the last bits of a process's clock id, after its pid: C
 
 
 class Meters:
-    """A session's meters, read before a run and after it."""
+    """The counters of a session, read before a run and after it."""
 
     def __init__(self, cpu_seconds: float) -> None:
         self._group: Cgroup | None = None
@@ -35,12 +35,12 @@ class Meters:
             self._kills, self._refusals = group.oom_kills(), group.pids_hits()
             self._before = group.cpu_seconds() or 0.0
 
-    def spent(self, place: Cell) -> bool:
+    def over_cpu_limit(self, cell: Cell) -> bool:
         """Return whether the session's processes used more CPU time together than allowed; if so, count from zero
         again."""
         total = self._group.cpu_seconds() if self._group is not None else None
         if total is None:
-            pids = tree(place.first.pid)
+            pids = tree(cell.first.pid)
             weigh_as_one(pids)
             total = cpu_seconds(pids)
         beyond = total - self._before > self._cpu_seconds
@@ -52,9 +52,9 @@ class Meters:
         self._cpu = cpu_of(process.pid)
 
     def result(
-        self, process: Process, late: bool, lost: bool, duration: float, given: Outputs, is_full: Callable[[], bool]
+        self, process: Process, late: bool, lost: bool, duration: float, outputs: Outputs, is_full: Callable[[], bool]
     ) -> tuple[bytes, tuple[bytes, ...]]:
-        """The fields of a Result; its texts, and the value that a console claims."""
+        """Return the fields of a Result, and its texts with the value that a console claims."""
         code = number = -1
         value: bytes | None = None
         died = process.died
@@ -66,13 +66,13 @@ class Meters:
             cpu, peak, self._held = float(died["cpu"]), int(died["rss"]), 0
         else:
             claim = process.reply[len(process.awaited) :]
-            code = claim[0] if len(claim) > 2 else 1
-            value = claim[3 : 3 + given.cap + MARK_BYTES] if code == 0 and claim[2:3] == b"\1" else None
+            code = claim[0] if len(claim) > 1 else 1
+            value = claim[2 : 2 + outputs.cap + MARK_BYTES] if code == 0 and claim[1:2] == b"\1" else None
             cpu = cpu_of(process.pid)
             if duration >= SHORT_SECONDS or not self._held:
-                self._held = process.held()
+                self._held = process.peak_memory()
             peak = self._held
-        out, err = given.out.kept, given.err.kept
+        out, err = outputs.out.capture, outputs.err.capture
         oom, limit = self._limit_hit(died, cpu, number, late, out.cut or err.cut, code != 0 and is_full())
         texts = out.text(), err.text(), value or b""
         sizes = len(texts[0]), len(texts[1]), -1 if value is None else len(value)
@@ -85,7 +85,7 @@ class Meters:
     def _limit_hit(
         self, died: CellMessage | None, cpu: float, number: int, late: bool, cut: bool, full: bool
     ) -> tuple[bool, str]:
-        """Whether memory ran out, and the limit that ended or cut the run, the gravest where there were several."""
+        """Return whether memory ran out, and the limit that ended or cut the run, the most severe of several."""
         kills, refusals = self._kills, self._refusals
         if self._group is not None:
             self._kills, self._refusals = self._group.oom_kills(), self._group.pids_hits()
@@ -105,19 +105,19 @@ class Meters:
 
 
 def refusal(size: int) -> bytes:
-    """The fields of a Result of what was not run: its state is lost, and stderr has so many bytes that say why."""
+    """Return the fields of a Result of a program that was not run, whose reason is `size` bytes of stderr."""
     none = -1
     return RESULT.pack(1, none, False, False, True, 0, 0, size, 0.0, 0.0, 0, 0, size, none)
 
 
-def is_full(place: Cell) -> bool:
-    """Return whether the scratch folders of a place are full, in bytes or in files."""
-    stats = os.statvfs(place.folder)
+def is_full(cell: Cell) -> bool:
+    """Return whether the scratch folders of a cell are full, in bytes or in files."""
+    stats = os.statvfs(cell.folder)
     return stats.f_bavail == 0 or stats.f_favail == 0
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of a process so far, 0 where it is gone."""
+    """Return the CPU seconds of a process so far; 0 if it is gone."""
     try:
         return time.clock_gettime(~pid << 3 | _CLOCK_OF_PROCESS) if pid else 0.0
     except OSError:

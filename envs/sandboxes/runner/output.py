@@ -4,7 +4,6 @@ A flood costs reading, never memory. What is not here: decoding, which the clien
 """
 
 import os
-import select
 
 CHUNK = 2**16
 """A pipe's usual capacity: one read empties it."""
@@ -14,8 +13,8 @@ _buffer = bytearray(CHUNK)  # one for all: asking for so much at every read woul
 _view = memoryview(_buffer)
 
 
-class Kept:
-    """The first half and the last half of a cap, and the true size."""
+class Capture:
+    """Head and tail of an output, each half of a cap, and its true size."""
 
     def __init__(self, cap: int) -> None:
         self.size = 0
@@ -40,11 +39,11 @@ class Kept:
 
     @property
     def cut(self) -> bool:
-        """Something is missing."""
+        """Return whether something is missing."""
         return self.size > self._head_cap + self._tail_cap
 
     def text(self) -> bytes:
-        """What is shown: all of it, or head and tail with a line in the middle that says what is missing."""
+        """Return all of the output, or head and tail with a line in the middle that says what is missing."""
         if not self.cut:
             return bytes(self._head + self._tail if self._tail else self._head)
         tail = self._tail[len(self._tail) - self._tail_cap :]
@@ -54,73 +53,42 @@ class Kept:
 
 
 def shortened(data: bytes, cap: int) -> bytes:
-    """Bytes that are there already, cut in the same way."""
-    buffer = Kept(cap)
+    """Return bytes cut to a cap, as `Capture` cuts them."""
+    buffer = Capture(cap)
     buffer.feed(data)
     return buffer.text()
 
 
 class Pipe:
-    """The reading end of a program's stdout or stderr; it may serve several runs, one after another."""
+    """A pipe for the stdout or stderr of one run. Whoever hands its writing end over closes that end here."""
 
     def __init__(self, cap: int, owner: int | None = None) -> None:
-        self.kept = Kept(cap)
+        self.capture = Capture(cap)
         self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reading, False)
         if owner is not None:  # who may then open it by name too: /dev/stdout
             os.fchown(self.reading, owner, owner)
 
     def read(self) -> int:
-        """Take what is there once; 0 when nothing was, or nothing more will come."""
+        """Read once, and return the number of bytes; 0 if there were none, or no more will come."""
         try:
             size = os.readv(self.reading, [_buffer])
         except BlockingIOError:
             return 0
         if size:
-            self.kept.feed(_view[:size])
+            self.capture.feed(_view[:size])
         return size
 
     def drain(self) -> None:
-        """Take what a program that is done has left; one that still writes is not waited for."""
+        """Read what a program has left in the pipe, without waiting for one that still writes."""
         for _ in range(32):  # twice what the largest pipe holds
             if self.read() < CHUNK:
                 break
 
-    def given(self) -> None:
-        """The writing end is in the program's hands: ours goes, or no writer of its would be the last."""
-        if self.writing >= 0:
-            os.close(self.writing)
-            self.writing = -1
-
-    def close(self) -> None:
-        self.given()
-        if self.reading >= 0:
-            os.close(self.reading)
-            self.reading = -1
-
 
 class Outputs:
-    """A process's stdout and stderr."""
+    """The pipes of one run: its stdout and its stderr."""
 
     def __init__(self, cap: int, owner: int | None) -> None:
         self.cap = cap
         self.both = self.out, self.err = Pipe(cap, owner), Pipe(cap, owner)
-        self._filled = select.poll()
-        for pipe in self.both:
-            self._filled.register(pipe.reading, select.POLLIN)
-
-    def begin(self) -> None:
-        """Another run: count from nothing."""
-        for pipe in self.both:
-            if pipe.kept.size:
-                pipe.kept = Kept(self.cap)
-
-    def given(self) -> None:
-        """The writing ends are in the program's hands: ours go, so that the last writers can end the pipes."""
-        for pipe in self.both:
-            pipe.given()
-
-    def drain(self) -> None:
-        """Take what a program that is done has left. Most leave one pipe empty, and asking costs less than failing."""
-        for descriptor, _ in self._filled.poll(0):
-            (self.out if descriptor == self.out.reading else self.err).drain()

@@ -48,12 +48,12 @@ WARM = {"numpy": WARM_NUMPY, "sympy": WARM_SYMPY}
 
 
 def choose(program: bytes) -> str:
-    """The name of the zygote that a program is best forked from."""
+    """Return the name of the zygote that a program is best forked from."""
     return "scientific" if SYMPY.search(program) else "numpy" if NUMPY.search(program) else "bare"
 
 
 def load(name: str) -> None:
-    """Import and use what this zygote is to have ready."""
+    """Import the modules of this zygote and use them once."""
     for module in BARE + LIBRARIES[name]:
         with contextlib.suppress(ImportError):
             import_module(module)

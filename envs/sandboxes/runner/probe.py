@@ -45,7 +45,7 @@ _OTHER_BACKENDS = "use the docker or the remote backend"
 
 
 def best_mode(readonly: Iterable[str] = ()) -> str:
-    """The strongest mode that works; `Unavailable` with the reasons where none does."""
+    """Return the strongest mode that works; raise `Unavailable` with the reasons if none does."""
     reasons = []
     for mode in ("root", "user") if os.geteuid() == 0 else ("user",):
         try:
@@ -59,9 +59,7 @@ def best_mode(readonly: Iterable[str] = ()) -> str:
 
 
 def capabilities(mode: str, readonly: Iterable[str] = (), scratch: str = root.SCRATCH) -> dict[str, Any]:
-    """The guards of a mode; `Unavailable` where a session cannot even start."""
-    if mode == "fork_only":
-        return {"notes": ["mode fork_only isolates nothing: it is for comparisons"]}
+    """Return the guards of a mode; raise `Unavailable` if a session cannot even start."""
     guards = {**_tried(mode, tuple(readonly), scratch)}
     guards["forks"] = mode in ("root", "user")
     guards["landlock"] = landlock.version() if guards.pop("landlock_holds") else 0
@@ -86,7 +84,7 @@ def _memory(mode: str) -> tuple[str, list[str]]:
     return "watched", [f"{weaker}: {answer['missing']}"]
 
 
-def _notes(mode: str, found: dict[str, Any]) -> list[str]:
+def _notes(mode: str, guards: dict[str, Any]) -> list[str]:
     sentences = {
         "files": "programs can write outside their folders",
         "network": "a socket other than unix could be opened",
@@ -96,7 +94,7 @@ def _notes(mode: str, found: dict[str, Any]) -> list[str]:
         "landlock": "no Landlock (Linux 5.13 with landlock in the list of `lsm=`): mounts alone guard the files",
         "own_user": "programs run as our own user, without any privilege: run as root to give each session a user",
     }
-    return [sentence for name, sentence in sentences.items() if not found[name]]
+    return [sentence for name, sentence in sentences.items() if not guards[name]]
 
 
 @functools.cache
@@ -142,7 +140,7 @@ def _files(settings: dict[str, Any], outside: int) -> bool:
 
 
 def _most_children() -> int:
-    """How many children can be had at once, up to twice the limit."""
+    """Return how many children can run at once, up to twice the limit."""
     children: list[int] = []
     with contextlib.suppress(BlockingIOError):
         while len(children) < 2 * _PROCESSES:
@@ -165,10 +163,8 @@ def _refused(attempt: Callable[[], object]) -> bool:
 
 
 def _try_groups(pipe: int) -> dict[str, Any]:
-    """Whether the kernel kills one that takes more than its group may have."""
+    """Raise unless the kernel kills a process that takes more than its group may have."""
     groups = cgroups.find()
-    if groups is None:
-        raise Unavailable(cgroups.why_not())
     try:
         group = groups.create("trial", {"memory_bytes": _GROUP_BYTES, "processes": _PROCESSES})
         descriptors = group.join_descriptors()
@@ -215,7 +211,7 @@ def _in_child(work: Callable[[int], object]) -> dict[str, Any]:
 
 
 def _answer(pipe: int, work: Callable[[], object]) -> None:
-    """In a child: write what comes of the work, if anything does, and end."""
+    """Write the outcome of the work, if it has one, and exit. It runs in a child."""
     try:
         outcome = work()
     except Unavailable as error:
@@ -229,7 +225,7 @@ def _answer(pipe: int, work: Callable[[], object]) -> None:
 
 
 def _sysctls() -> list[str]:
-    """The switches of this machine that keep ordinary users from namespaces."""
+    """Return the commands that let ordinary users have namespaces, as far as a switch of this machine forbids it."""
     remedies = []
     for path, (off, remedy) in _REFUSALS.items():
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:

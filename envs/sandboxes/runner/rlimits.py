@@ -11,7 +11,7 @@ _BRANCHES = 16
 
 
 def mapped() -> int:
-    """Bytes of address space that this process has."""
+    """Return the bytes of address space that this process has."""
     file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(file, 64).split()[0]) * resource.getpagesize()
@@ -46,6 +46,6 @@ def install(limits: Mapping[str, Any], inherited: int, *, in_group: bool, own_co
 
 
 def free_address_space() -> None:
-    """For programs that reserve far more than they use, as Node does: as much as may be."""
+    """Raise the address space as far as allowed, for programs that reserve far more than they use, as Node does."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))

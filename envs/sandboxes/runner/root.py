@@ -68,7 +68,7 @@ def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> MountPlan:
 
 
 def inside(path: str, places: MountPlan) -> str:
-    """What a path is called in there; unchanged where it is not shown."""
+    """Return the name of a path in the new root; unchanged if it is not shown there."""
     for source, target in places:
         if _below(path, [source]):
             return target + path[len(source) :]
@@ -76,17 +76,17 @@ def inside(path: str, places: MountPlan) -> str:
 
 
 def interpreter() -> list[str]:
-    """The folders this interpreter lives in, and those of the libraries it has loaded, which may lie elsewhere."""
+    """Return the folders of this interpreter, and of the libraries that it has loaded, which may be elsewhere."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         paths = {line.rstrip("\n").partition("/")[2] for line in file if "/" in line and ".so" in line}
     libraries = {os.path.dirname("/" + path) for path in paths if not path.endswith("(deleted)")}
     return [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable)), *libraries]
 
 
-def plan(wanted: Iterable[str]) -> MountPlan:
-    """Which folders to show, and where: none twice, none below another, none that is the whole machine."""
+def plan(paths: Iterable[str]) -> MountPlan:
+    """Return which folders to show, and where: none twice, none below another, none that is the whole machine."""
     folders: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in wanted if path}):
+    for path in sorted({os.path.abspath(path) for path in paths if path}):
         if _below(path, ("/usr", *_SYSTEM, *folders)):
             continue
         try:
@@ -111,7 +111,7 @@ def plan(wanted: Iterable[str]) -> MountPlan:
 
 
 def check_readable(places: MountPlan) -> None:
-    """Called as the user that programs run as: say plainly which folder this user may not read."""
+    """Raise if a folder that is shown cannot be read. Called as the user that programs run as."""
     library = os.path.dirname(os.__file__)
     for source, target in [*places, (library, library)]:
         if not os.access(target, os.R_OK | (os.X_OK if os.path.isdir(target) else 0)):
@@ -123,7 +123,7 @@ def check_readable(places: MountPlan) -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """Bind read-only, with all that is mounted below: an ordinary user may not take the one without the other."""
+    """Bind a folder read-only with all mounts below it; an ordinary user may not leave those out."""
     where, is_folder = _BASE + target, os.path.isdir(source)
     os.makedirs(where if is_folder else os.path.dirname(where), exist_ok=True)
     if not is_folder:
@@ -150,7 +150,7 @@ def _fill_etc() -> None:
 
 
 def _fill_devices(may_make: bool) -> None:
-    """Root makes them: five mounts fewer for each session to copy."""
+    """Create the devices. Root makes nodes: five mounts fewer for each session to copy."""
     os.mkdir(_BASE + "/dev")
     for name, minor in _DEVICES.items():
         path = f"{_BASE}/dev/{name}"
@@ -170,7 +170,7 @@ def _below(path: str, folders: Iterable[str]) -> bool:
 
 
 def _rewrite_interpreter(places: MountPlan) -> None:
-    """Let this process find its library where it is now."""
+    """Change the paths of this interpreter to those in the new root."""
     sys.path[:] = [inside(path, places) for path in sys.path]
     sys.path_importer_cache.clear()
     for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix", "executable"):

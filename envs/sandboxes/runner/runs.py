@@ -36,15 +36,15 @@ RunSteps = Generator[float, None, Any]
 
 
 class Failure(Exception):
-    """What a request came to where it came to nothing: `kind` is "broken", "usage" or "os"."""
+    """The error of a request; `kind` is "broken", "usage" or "os"."""
 
     def __init__(self, kind: str, text: str, number: int = 0) -> None:
         super().__init__(text)
         self.kind, self.number = kind, number
 
 
-class Asked(NamedTuple):
-    """A run, as it was asked for."""
+class RunRequest(NamedTuple):
+    """A run that a client requests."""
 
     command: bool
     program: bytes
@@ -53,15 +53,15 @@ class Asked(NamedTuple):
     show_last: bool
 
 
-def asked(head: bytes, body: bytes) -> Asked:
+def read_run(head: bytes, body: bytes) -> RunRequest:
     if len(head) != wire.RUN.size:
-        raise Failure("usage", f"a run is asked for in {len(head)} bytes; expected {wire.RUN.size}")
+        raise Failure("usage", f"a request of a run has {len(head)} bytes; expected {wire.RUN.size}")
     command, show_last, seconds, size = wire.RUN.unpack(head)
-    return Asked(command, body[:size], body[size:], seconds, show_last)
+    return RunRequest(command, body[:size], body[size:], seconds, show_last)
 
 
 def until(condition: Callable[[], object], deadline: float) -> Generator[float, None, bool]:
-    """Wait for a condition; False where the deadline came first."""
+    """Wait for a condition. Return False if the deadline comes first."""
     while not condition():
         if time.monotonic() >= deadline:
             return False
@@ -72,98 +72,84 @@ def until(condition: Callable[[], object], deadline: float) -> Generator[float, 
 class ProgramRun:
     """One program in one process."""
 
-    def __init__(self, host: Host, place: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
-        self._host, self._place, self._process, self._group = host, place, process, group
-        self._limits, self._meters = place.limits, meters
+    def __init__(self, host: Host, cell: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
+        self._host, self._cell, self._process, self._group = host, cell, process, group
+        self._limits, self._meters = cell.limits, meters
+        self.outputs = Outputs(int(self._limits["output_bytes"]), cell.user)
         self.leaves_nothing = False
-        """Once it is over: its process, where that goes on, has one thread and no company."""
+        """Whether, at the end of the run, its process lives, has one thread, and is alone in its group."""
 
-    def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
+    def go(self, request: RunRequest, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
         """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
-        process, reusable = self._process, False
+        process, outputs = self._process, self.outputs
         began = time.monotonic()
         self._meters.begin(process)
         try:
-            stays = self._hand_over(wanted, number)
-            outputs = process.outputs
-            assert outputs is not None
+            stays = self._hand_over(request, number)
             # Most runs are over before anything needs to be read: a pipe holds what they print.
-            ended = yield from until(process.done, began + min(UNREAD_SECONDS, wanted.timeout))
+            ended = yield from until(process.done, began + min(UNREAD_SECONDS, request.timeout))
             if not ended:
                 for pipe in outputs.both:
                     self._host.watch(pipe.reading, partial(self._read, pipe))
-                ended = yield from self._waited(began + wanted.timeout)
+                ended = yield from self._waited(began + request.timeout)
                 if not ended:
-                    yield from self._stop(wanted.command)
-                for pipe in outputs.both:
-                    self._host.unwatch(pipe.reading)
+                    yield from self._stop(request.command)
             duration = time.monotonic() - began
-            if self._place.broken:
-                raise Failure("broken", self._place.broken)
+            if self._cell.broken:
+                raise Failure("broken", self._cell.broken)
             if process.refused:
                 raise Failure("broken", f"the walls of a session could not be built: {process.refused}")
-            # Nobody else holds them, unless another branch of the same agent opened them by name: so nothing of others
-            # can come into them before the next run begins.
-            intact = process.died is None and process.reply[len(process.awaited) + 1 :][:1] == b"\1"
-            reusable = self.leaves_nothing = intact and self._group is not None and self._group.alone()
-            outputs.drain()
+            self.leaves_nothing = process.died is None and self._group is not None and self._group.alone()
+            for pipe in outputs.both:
+                pipe.drain()
             lost = lost or (stays and process.died is not None)
             return self._meters.result(process, not ended, lost, duration, outputs, self._full)
         finally:
-            if not reusable:
-                process.drop_outputs()
+            for pipe in outputs.both:
+                self._host.unwatch(pipe.reading)
+                os.close(pipe.reading)
 
-    def _hand_over(self, wanted: Asked, number: int) -> bool:
-        """True where the process goes on after the run, and says when it is over."""
-        kind = orders.ARGV if wanted.command else orders.SCRIPT if self._place.kind == "once" else orders.RUN
-        process, output_bytes = self._process, int(self._limits["output_bytes"])
-        writing_ends: tuple[int, ...] = ()
-        if process.outputs is None:
-            process.outputs = Outputs(output_bytes, self._place.user)
-            writing_ends = process.outputs.out.writing, process.outputs.err.writing
-        process.outputs.begin()
-        token = os.urandom(orders.TOKEN_BYTES)
+    def _hand_over(self, request: RunRequest, number: int) -> bool:
+        """Send the program. Return True if the process continues after the run and reports its end."""
+        kind = orders.ARGV if request.command else orders.SCRIPT if self._cell.kind == "once" else orders.RUN
+        process, token = self._process, os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
-        of_value = min(output_bytes, orders.VALUE_BYTES)
-        order = orders.ConsoleCommand(
-            kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token
-        )
-        memory_files: list[int] = []
+        value_bytes = min(self.outputs.cap, orders.VALUE_BYTES)
+        order = orders.ConsoleCommand(kind, request.program, number, value_bytes, request.show_last, token)
+        descriptors = [pipe.writing for pipe in self.outputs.both]
         try:
-            if len(wanted.program) > orders.INLINE_BYTES:
-                memory_files.append(orders.memory_file(wanted.program))
-            if wanted.stdin:
-                memory_files.append(orders.memory_file(wanted.stdin))
-            process.tell(order.packed(), *memory_files, *writing_ends)
+            if request.stdin:
+                descriptors.insert(0, orders.memory_file(request.stdin))
+            if len(request.program) > orders.INLINE_BYTES:
+                descriptors.insert(0, orders.memory_file(request.program))
+            process.tell(order.packed(), *descriptors)
         finally:
-            for descriptor in memory_files:
+            for descriptor in descriptors:
                 os.close(descriptor)
-            if writing_ends:
-                process.outputs.given()
         return kind == orders.RUN
 
     def _waited(self, deadline: float) -> Generator[float, None, bool]:
-        """Wait for the end of a run; look now and then at what it has computed and, where nobody counts that, holds."""
-        process, place = self._process, self._place
+        """Wait for the end of a run; check its CPU time now and then, and its memory if no control group counts it."""
+        process, cell = self._process, self._cell
         if not self._host.namespaces:
             return (yield from until(process.done, deadline))
         pause = LOOK_SECONDS if self._group is not None else WATCH_SECONDS
         while not (yield from until(process.done, min(deadline, time.monotonic() + pause))):
             if time.monotonic() >= deadline:
                 return False
-            beyond = "cpu_seconds" if self._meters.spent(place) else ""
-            if self._group is None and watched_memory(tree(place.first.pid)) > int(self._limits["memory_bytes"]):
+            beyond = "cpu_seconds" if self._meters.over_cpu_limit(cell) else ""
+            if self._group is None and watched_memory(tree(cell.first.pid)) > int(self._limits["memory_bytes"]):
                 beyond = "memory"
             if beyond:
                 process.kill()
-                place.sweep(self._group)
+                cell.sweep(self._group)
                 yield from until(lambda: process.died is not None, time.monotonic() + DEATH_SECONDS)
                 if process.died is not None:
                     process.died["beyond"] = beyond
         return True
 
     def _stop(self, command: bool) -> RunSteps:
-        """Time is up: interrupt, so that a session keeps its variables; then kill."""
+        """Interrupt a run at its time limit, so that a session keeps its variables; then kill it."""
         now = time.monotonic()
         if not command:
             self._process.kill(signal.SIGINT)
@@ -184,7 +170,7 @@ class ProgramRun:
         return False
 
     def _full(self) -> bool:
-        return self._place.folder >= 0 and self._host.mode != "fork_only" and is_full(self._place)
+        return self._cell.folder >= 0 and is_full(self._cell)
 
     def _read(self, pipe: Pipe) -> None:
         if pipe.read() == 0:

@@ -30,7 +30,7 @@ _REFUSE_ELSE_ALLOW: Code = [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
 
 
 def install(*, memfd: bool = True, unix_sockets: bool = True) -> None:
-    """Filter this thread and all that comes of it, for good; no_new_privs must be set.
+    """Filter this thread and its children for good; no_new_privs must be set.
 
     `memfd=False` where nothing counts memory that no process has mapped; `unix_sockets=False` leaves socketpair only,
     where nothing else keeps abstract names of sockets from other sessions.
@@ -40,14 +40,14 @@ def install(*, memfd: bool = True, unix_sockets: bool = True) -> None:
 
 @functools.cache
 def prepare(*, memfd: bool = True, unix_sockets: bool = True) -> tuple[bytes, object]:
-    """`struct sock_fprog` and the program it points to. A zygote calls this once, so that its forks need not."""
+    """Return `struct sock_fprog` and the program it points to. A zygote calls this once, so that its forks need not."""
     program = build(memfd=memfd, unix_sockets=unix_sockets)
     buffer = ctypes.create_string_buffer(program, len(program))
     return struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)), buffer
 
 
 def build(*, memfd: bool = True, unix_sockets: bool = True) -> bytes:
-    """The filter for this processor, as the kernel wants it."""
+    """Return the filter for this processor in the kernel's format."""
     code: Code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, _AUDIT_ARCHITECTURE[machine()]),
@@ -80,7 +80,7 @@ def _verdicts(memfd: bool, unix_sockets: bool) -> dict[int, Code]:
 
 
 def _steps(verdicts: dict[int, Code]) -> list[tuple[int, Code]]:
-    """(first number, verdict): each holds up to the next one's first number; neighbours that agree are one."""
+    """Return (first number, verdict) pairs: each holds up to the next one's first number."""
     allow: Code = [(_RETURN, 0, 0, _ALLOW)]
     steps: list[tuple[int, Code]] = []
     for which in range(_FIRST_UNKNOWN):
@@ -91,7 +91,7 @@ def _steps(verdicts: dict[int, Code]) -> list[tuple[int, Code]]:
 
 
 def _search(steps: list[tuple[int, Code]]) -> Code:
-    """Halve until one verdict is left."""
+    """Return the search tree over these steps."""
     if len(steps) == 1:
         return steps[0][1]
     middle = len(steps) // 2

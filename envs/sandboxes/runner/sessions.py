@@ -15,7 +15,7 @@ from .cells import Cell, CellMessage, Host, Process, Waiter
 from .cgroups import Cgroup
 from .measures import Meters, refusal
 from .orders import FORK, FORKED, ConsoleCommand
-from .runs import DEATH_SECONDS, Asked, Failure, ProgramRun, RunReply, RunSteps, until
+from .runs import DEATH_SECONDS, Failure, ProgramRun, RunReply, RunRequest, RunSteps, until
 from .watching import tree
 
 T = TypeVar("T")
@@ -26,16 +26,16 @@ _NOTICE = "This session is to be a copy of one whose program keeps it from being
 
 
 class RunnerSession:
-    """One connection's place and what runs in it."""
+    """One connection's cell and what runs in it."""
 
-    def __init__(self, host: Host, waiter: Waiter, limits: CellMessage, wanted: str) -> None:
+    def __init__(self, host: Host, waiter: Waiter, limits: CellMessage, zygote_name: str) -> None:
         self._host, self._waiter = host, waiter
-        self.limits, self._wanted = limits, wanted
-        self.place: Cell | None = None
+        self.limits, self._zygote_name = limits, zygote_name
+        self.cell: Cell | None = None
         self._area = ""
-        """Below the scratch folder: what a branch may write. Its branches lie in it, since walls only get closer."""
+        """Folder below the scratch that a branch may write. Its branches lie in it: Landlock only takes away."""
         self._root = -1
-        """The working folder, opened before any program could put something else in its place."""
+        """The working folder, opened before any program could put something else there."""
         self._group: Cgroup | None = None
         self._console: Process | None = None
         self._runs = 0
@@ -46,21 +46,21 @@ class RunnerSession:
 
     # --- a session that stays
 
-    def start(self, given: list[tuple[str, bytes]]) -> RunSteps:
+    def start(self, contents: list[tuple[str, bytes]]) -> RunSteps:
         self._take_group()
-        name = self._wanted if self._wanted != "auto" else "scientific"
+        name = self._zygote_name if self._zygote_name != "auto" else "scientific"
         yield from self._enter(name, "stay", None)
-        self._put_all(given)
+        self._put_all(contents)
 
-    def run(self, wanted: Asked) -> Generator[float, None, RunReply]:
-        place = self._living()
+    def run(self, request: RunRequest) -> Generator[float, None, RunReply]:
+        cell = self._living()
         if self._notice:
             notice, self._notice = self._notice.encode(), ""
             return refusal(len(notice)), (b"", notice, b"")
         self.busy = True
         try:
-            if wanted.command:
-                return (yield from self._command(place, wanted))
+            if request.command:
+                return (yield from self._command(cell, request))
             lost = self._console is not None and self._console.gone  # a thread of an earlier run may have ended it
             if lost:
                 self._lose_console()
@@ -68,54 +68,53 @@ class RunnerSession:
                 self._console = yield from self._spawned()
             console = self._console
             self._runs += 1
-            run = self._ready(place, console)
-            reply = yield from run.go(wanted, self._runs, lost)
+            run = self._ready(cell, console)
+            reply = yield from run.go(request, self._runs, lost)
             if console.died is not None:
                 self._lose_console()
             elif not run.leaves_nothing:
-                self._host.look_after(self)
+                self._host.watch_cpu(self)
             return reply
         finally:
             self.busy = False
 
     def computes(self) -> bool:
-        """Whether something of it may go on after a run; what has computed more than it may is ended."""
-        place = self.place
-        if place is None or place.dead or place.broken:
+        """Return whether something may still run between runs; end processes that exceed the CPU limit."""
+        cell = self.cell
+        if cell is None or cell.dead or cell.broken:
             return False
         if self.busy:
             return True
-        if self._meters.spent(place):
+        if self._meters.over_cpu_limit(cell):
             if self._console is not None:
                 self._console.kill()
-            place.sweep(self._group)
-        return len(tree(place.first.pid)) > 1 + place.seats if self._group is None else not self._group.alone()
+            cell.sweep(self._group)
+        return len(tree(cell.first.pid)) > 1 + cell.seats if self._group is None else not self._group.alone()
 
-    def _command(self, place: Cell, wanted: Asked) -> Generator[float, None, RunReply]:
+    def _command(self, cell: Cell, request: RunRequest) -> Generator[float, None, RunReply]:
         process = yield from self._spawned()
         try:
-            return (yield from self._ready(place, process).go(wanted))
+            return (yield from self._ready(cell, process).go(request))
         finally:
             if process.died is None:
                 process.kill()
             process.close()
-            self._host.look_after(self)
+            self._host.watch_cpu(self)
 
     def _lose_console(self) -> None:
-        """It is dead: what it left running goes as well."""
+        """Close a dead console, and end the processes that it left."""
         console, self._console = self._console, None
         if console is not None:
-            console.drop_outputs()
             console.close()
-        if self._host.namespaces and self.place is not None:
-            self.place.sweep(self._group)
+        if self._host.namespaces and self.cell is not None:
+            self.cell.sweep(self._group)
 
     def fork(self, original: "RunnerSession") -> RunSteps:
         """Become a second session with the variables and a copy of the files of another one.
 
         Where that one's program keeps it from being copied, this session begins anew, and its first run says so.
         """
-        place = original._living()
+        cell = original._living()
         if not self._host.namespaces:
             raise Failure("usage", "this backend cannot fork a session; see Capabilities.forks")
         if original.busy:
@@ -123,7 +122,7 @@ class RunnerSession:
         self._notice = original._notice
         self._take_group()
         try:
-            yield from self._copy(original, place)
+            yield from self._copy(original, cell)
         except (OSError, Failure) as error:
             if isinstance(error, Failure) and error.kind != "os":
                 raise
@@ -133,11 +132,11 @@ class RunnerSession:
             why = getattr(error, "strerror", None) or error
             self._notice = f"{_NOTICE}: {why}. It begins anew, without variables and files, and nothing was run.\n"
 
-    def _copy(self, original: "RunnerSession", place: Cell) -> RunSteps:
-        self.place = place
-        place.seats += 1
-        self._area, place.branches = f"{original._area}/{place.branches}".lstrip("/"), place.branches + 1
-        self._root = files.branch(place.folder, self._area, original._root)
+    def _copy(self, original: "RunnerSession", cell: Cell) -> RunSteps:
+        self.cell = cell
+        cell.seats += 1
+        self._area, cell.branches = f"{original._area}/{cell.branches}".lstrip("/"), cell.branches + 1
+        self._root = files.branch(cell.folder, self._area, original._root)
         if original._console is not None and original._console.gone:
             original._lose_console()
         if original._console is None:
@@ -151,13 +150,13 @@ class RunnerSession:
         far.close()
         deadline = time.monotonic() + FORK_SECONDS
         yield from until(lambda: branch.reply or branch.hung_up or original._gone(), deadline)
-        if place.broken:
-            raise Failure("broken", place.broken)
+        if cell.broken:
+            raise Failure("broken", cell.broken)
         word = branch.reply
         if not word[1:12].isdigit():
             raise Failure("os", "its files do not fit twice, or its process is busy, dead or was changed")
-        place.adopt(branch, int(word[1:12]))
-        yield from until(lambda: branch.pid or branch.died or place.broken, deadline)
+        cell.adopt(branch, int(word[1:12]))
+        yield from until(lambda: branch.pid or branch.died or cell.broken, deadline)
         if branch.died is not None or not branch.pid:
             raise Failure("os", "it did not live through its fork")
         if self._group is not None:
@@ -165,33 +164,31 @@ class RunnerSession:
                 self._group.add(branch.pid)
 
     def leave(self) -> None:
-        """End every process; the place ends with its last session."""
+        """End every process; the cell ends with its last session."""
         console, self._console = self._console, None
-        place, self.place = self.place, None
-        over = place is not None and place.dead and not place.broken
-        if place is not None:
-            place.seats -= 1
-            if place.seats == 0:
-                place.kill()
+        cell, self.cell = self.cell, None
+        if cell is not None:
+            cell.seats -= 1
+            if cell.seats == 0:
+                cell.kill()
             elif console is not None:
                 console.kill()
                 if self._group is not None:
                     self._group.kill()
         if console is not None:
-            console.drop_outputs()
             console.close()
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
-        self._host.bury(self._group, over)
+        self._host.release_cgroup(self._group)
         self._group = None
 
     def close(self) -> RunSteps:
         """Leave, and wait until nothing is left."""
-        place = self.place
+        cell = self.cell
         self.leave()
-        if place is not None and place.seats == 0:
-            yield from until(lambda: place.dead, time.monotonic() + DEATH_SECONDS)
+        if cell is not None and cell.seats == 0:
+            yield from until(lambda: cell.dead, time.monotonic() + DEATH_SECONDS)
 
     def reset(self) -> RunSteps:
         yield from self.close()
@@ -200,83 +197,83 @@ class RunnerSession:
 
     # --- one program
 
-    def once(self, given: list[tuple[str, bytes]], wanted: Asked) -> Generator[float, None, RunReply]:
-        name = self._wanted
+    def once(self, contents: list[tuple[str, bytes]], request: RunRequest) -> Generator[float, None, RunReply]:
+        name = self._zygote_name
         if name == "auto":
-            name = "bare" if wanted.command else preload.choose(wanted.program)
+            name = "bare" if request.command else preload.choose(request.program)
         self._take_group()
         try:
-            place = yield from self._enter(name, "once", self._group)
-            self._put_all(given)
-            return (yield from self._ready(place, place.first).go(wanted))
+            cell = yield from self._enter(name, "once", self._group)
+            self._put_all(contents)
+            return (yield from self._ready(cell, cell.first).go(request))
         finally:
             self.leave()
 
     # --- files
 
     def put(self, path: str, data: bytes) -> None:
-        self._asked(files.put, path, data)
+        self._file_operation(files.put, path, data)
 
     def get(self, path: str) -> bytes:
-        return self._asked(files.get, path, int(self.limits["file_bytes"]))
+        return self._file_operation(files.get, path, int(self.limits["file_bytes"]))
 
     def listdir(self, path: str) -> list[str]:
-        return self._asked(files.listdir, path, int(self.limits["scratch_files"]))
+        return self._file_operation(files.listdir, path, int(self.limits["scratch_files"]))
 
-    def _put_all(self, given: list[tuple[str, bytes]]) -> None:
-        for path, data in given:
+    def _put_all(self, contents: list[tuple[str, bytes]]) -> None:
+        for path, data in contents:
             try:
                 self.put(path, data)
             except Failure as error:  # Whoever asked gave many.
                 raise Failure(error.kind, f"{error}: {path}", error.number) from None
 
-    def _asked(self, work: Callable[[int, str, Any], T], path: str, given: Any) -> T:
-        """Something with a file. What the file system says is the caller's to hear, not a fault of ours."""
+    def _file_operation(self, work: Callable[[int, str, Any], T], path: str, argument: Any) -> T:
+        """Do something with a file. An error of the file system is the caller's, not a fault of ours."""
         self._living()
         try:
-            return work(self._root, path, given)
+            return work(self._root, path, argument)
         except OSError as error:
             raise Failure("os", error.strerror or str(error), error.errno or 0) from None
 
     # --- below
 
     def _living(self) -> Cell:
-        if self.place is None:
+        if self.cell is None:
             raise Failure("usage", "no session was started here")
-        if self.place.broken or self.place.dead:
-            raise Failure("broken", self.place.broken or "the session's first process is gone")
-        return self.place
+        if self.cell.broken or self.cell.dead:
+            raise Failure("broken", self.cell.broken or "the session's first process is gone")
+        return self.cell
 
     def _take_group(self) -> None:
         self._group = self._host.group(self.limits)
         self._meters.count_in(self._group)
 
     def _gone(self) -> bool:
-        console, place = self._console, self.place
-        return place is None or place.dead or bool(place.broken) or console is None or console.gone
+        console, cell = self._console, self.cell
+        return cell is None or cell.dead or bool(cell.broken) or console is None or console.gone
 
     def _enter(self, name: str, kind: str, group: Cgroup | None) -> Generator[float, None, Cell]:
-        """A new place from a zygote that is warm."""
+        """Return a new cell from a warm zygote."""
         deadline = time.monotonic() + START_SECONDS
         zygote = self._host.zygote(name)
         yield from until(lambda: zygote.ready or zygote.failed, deadline)
         if not zygote.ready or zygote.failed:
             raise Failure("broken", f"the {name} zygote did not start: {zygote.failed or 'it took too long'}")
-        place = self.place = self._host.place(zygote, kind, self.limits, self._waiter, group)
-        yield from until(lambda: place.broken or place.dead or (place.folder >= 0 and place.first.pidfd >= 0), deadline)
-        if place.folder < 0 or place.broken or place.dead:
-            raise Failure("broken", place.broken or "a session's cell did not come up")
-        self._root = files.child(place.folder, "0")
-        return place
+        cell = self.cell = self._host.start_cell(zygote, kind, self.limits, self._waiter, group)
+        yield from until(lambda: cell.broken or cell.dead or (cell.folder >= 0 and cell.first.pidfd >= 0), deadline)
+        if cell.folder < 0 or cell.broken or cell.dead:
+            raise Failure("broken", cell.broken or "a session's cell did not come up")
+        self._root = files.child(cell.folder, "0")
+        return cell
 
     def _spawned(self, waiter: Waiter | None = None) -> Generator[float, None, Process]:
-        place = self._living()
-        process = place.spawn(waiter or self._waiter, self._area, self._group)
+        cell = self._living()
+        process = cell.spawn(waiter or self._waiter, self._area, self._group)
         deadline = time.monotonic() + START_SECONDS
-        yield from until(lambda: process.pidfd >= 0 or process.died or process.refused or place.broken, deadline)
-        if place.broken or process.refused or process.pidfd < 0:
-            raise Failure("broken", place.broken or process.refused or "a console could not be forked")
+        yield from until(lambda: process.pidfd >= 0 or process.died or process.refused or cell.broken, deadline)
+        if cell.broken or process.refused or process.pidfd < 0:
+            raise Failure("broken", cell.broken or process.refused or "a console could not be forked")
         return process
 
-    def _ready(self, place: Cell, process: Process) -> ProgramRun:
-        return ProgramRun(self._host, place, process, self._group, self._meters)
+    def _ready(self, cell: Cell, process: Process) -> ProgramRun:
+        return ProgramRun(self._host, cell, process, self._group, self._meters)

@@ -30,23 +30,25 @@ from .zygotes import Zygote
 
 SPARE_DESCRIPTORS = 64
 """Left free: a session needs about ten, and one that cannot be had must still be answered."""
-_BURIAL_SECONDS = 0.02
+_REMOVE_SECONDS = 0.02
 _LOOKS = 64
 """Sessions that are looked at together: each costs some reading in /proc where no control group counts."""
-_FAREWELL_SECONDS = 5.0
+_SHUT_DOWN_SECONDS = 5.0
 _PRIORITY = -10
 
 
 class Supervisor:
-    """Watches descriptors, wakes connections, owns zygotes, slots and groups."""
+    """The event loop: it watches descriptors, wakes connections, and owns zygotes, slots and groups."""
 
     def __init__(self, settings: CellMessage) -> None:
         self._settings = settings
         self.mode: str = settings["mode"]
         self.namespaces = self.mode in ("root", "user")
-        self.cgroups: Cgroups | None = cgroups.find() if self.namespaces else None
-        if self.cgroups is not None:
-            self.cgroups.sweep()
+        self.cgroups: Cgroups | None = None
+        if self.namespaces:
+            with contextlib.suppress(Unavailable):
+                self.cgroups = cgroups.find()
+                self.cgroups.sweep()
         self._around = cgroups.around() if self.mode == "container" else None
         self._settings |= {"owner": os.getpid(), "memory_tree": (self.cgroups or self._around) is not None}
         self._poll = select.epoll()
@@ -54,17 +56,17 @@ class Supervisor:
         self._zygotes: dict[str, Zygote] = {}
         self._woken: dict[ClientConnection, None] = {}
         self._waiting: set[ClientConnection] = set()
-        self._alarm = float("inf")
-        """Nobody's deadline is earlier."""
+        self._next_deadline = float("inf")
+        """The earliest deadline of a connection, on the monotonic clock."""
         self.connections: set[ClientConnection] = set()
         self.sessions: dict[int, RunnerSession] = {}
         self._slots: list[int] = []
         self._slots_used = self._count = 0
-        self._graves: list[Cgroup] = []
+        self._cgroups_to_remove: list[Cgroup] = []
         self._computing: dict[RunnerSession, None] = {}
         """Sessions of which something may go on between runs, the one that was looked at last at the end."""
         self._look_at = float("inf")
-        self._most_descriptors = _raise_descriptors()
+        self._max_descriptors = _raise_descriptors()
         self.over = False
 
     # --- the loop
@@ -77,8 +79,8 @@ class Supervisor:
                 if handler is not None:
                     handler()
             now = time.monotonic()
-            if now >= self._alarm:
-                self._ring()
+            if now >= self._next_deadline:
+                self._wake_late()
             if now >= self._look_at:
                 for session in [*itertools.islice(self._computing, _LOOKS)]:
                     del self._computing[session]
@@ -89,21 +91,23 @@ class Supervisor:
                 woken, self._woken = self._woken, {}
                 for connection in woken:
                     connection.step()
-            if self._graves:
-                self._graves = [group for group in self._graves if not group.remove(0)]
+            if self._cgroups_to_remove:
+                self._cgroups_to_remove = [group for group in self._cgroups_to_remove if not group.remove(0)]
 
-    def _ring(self) -> None:
-        """Wake those whose time has come. Most deadlines never come, so the others are looked at only now."""
+    def _wake_late(self) -> None:
+        """Wake connections whose deadline has passed, and find the next deadline."""
         now = time.monotonic()
         self._woken.update((item, None) for item in self._waiting if item.deadline <= now)
-        self._alarm = min((item.deadline for item in self._waiting if item.deadline > now), default=float("inf"))
+        self._next_deadline = min(
+            (item.deadline for item in self._waiting if item.deadline > now), default=float("inf")
+        )
 
     def _pause(self) -> float:
         if self._woken:
             return 0.0
-        nearest, now = min(self._alarm, self._look_at), time.monotonic()
-        if self._graves:
-            nearest = min(nearest, now + _BURIAL_SECONDS)
+        nearest, now = min(self._next_deadline, self._look_at), time.monotonic()
+        if self._cgroups_to_remove:
+            nearest = min(nearest, now + _REMOVE_SECONDS)
         return -1.0 if nearest == float("inf") else max(nearest - now, 0.0)
 
     def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
@@ -115,21 +119,21 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 self._poll.unregister(descriptor)
 
-    def want_to_write(self, descriptor: int, wanted: bool) -> None:
-        """Be called as well when there is room to write."""
-        self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+    def want_to_write(self, descriptor: int, on: bool) -> None:
+        """Call the handler also when the descriptor can be written; `on=False` ends that."""
+        self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if on else 0))
 
     def wake(self, connection: ClientConnection) -> None:
         if connection in self._waiting:
             self._woken[connection] = None
 
     def wait(self, connection: ClientConnection, deadline: float | None) -> None:
-        """Wake it when something it waits for has changed, and at the deadline; None: it waits no more."""
+        """Wake a connection at changes and at the deadline; None means that it does not wait any more."""
         if deadline is None:
             self._waiting.discard(connection)
             return
         self._waiting.add(connection)
-        self._alarm = min(self._alarm, deadline)
+        self._next_deadline = min(self._next_deadline, deadline)
 
     def wake_all(self) -> None:
         self._woken.update(dict.fromkeys(self._waiting))
@@ -137,27 +141,27 @@ class Supervisor:
     # --- what sessions need
 
     def zygote(self, name: str) -> Zygote:
-        """The zygote of this name, started anew where it has gone."""
+        """Return the zygote of this name; start another one if it is gone."""
         zygote = self._zygotes.get(name)
         if zygote is None or zygote.failed:
             zygote = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
         return zygote
 
-    def place(self, zygote: Zygote, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> Cell:
+    def start_cell(self, zygote: Zygote, kind: str, limits: CellMessage, waiter: Waiter, group: Cgroup | None) -> Cell:
         self._count += 1
         if not self._slots:
             self._slots.append(self._slots_used)
             self._slots_used += 1
         slot = self._slots.pop()
-        place = Cell(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
-        zygote.fork(place, group)
-        return place
+        cell = Cell(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
+        zygote.fork(cell, group)
+        return cell
 
-    def gone(self, place: Cell) -> None:
-        """A place is dead: its slot is free."""
-        self._slots.append(place.slot)
-        place.close()
-        if self.mode == "container" and not any(zygote.places for zygote in self._zygotes.values()):
+    def cell_ended(self, cell: Cell) -> None:
+        """Free the slot of a dead cell."""
+        self._slots.append(cell.slot)
+        cell.close()
+        if self.mode == "container" and not any(zygote.cells for zygote in self._zygotes.values()):
             # Without a pid namespace something may be left running. One session is served at a time then.
             watching.end_all_but({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
 
@@ -166,24 +170,21 @@ class Supervisor:
         if self.cgroups is None:
             return self._around
         self._count += 1
-        return self.cgroups.take(str(self._count), limits)
+        return self.cgroups.create(str(self._count), limits)
 
-    def enrol(self, session: RunnerSession) -> int:
-        """A number for a session, by which it can be forked."""
+    def add_session(self, session: RunnerSession) -> int:
+        """Return a number for a session, by which it can be forked."""
         self._count += 1
         self.sessions[self._count] = session
         return self._count
 
-    def bury(self, group: Cgroup | None, over: bool) -> None:
-        """Release the cgroup of a session: keep it for reuse if it is empty, otherwise remove it when its last process
-        ends."""
-        if group is None or (over and self.cgroups is not None and self.cgroups.keep(group)):
-            return
-        if not group.remove(0):
-            self._graves.append(group)
+    def release_cgroup(self, group: Cgroup | None) -> None:
+        """Remove the cgroup of a session, later if a process is still dying in it."""
+        if group is not None and not group.remove(0):
+            self._cgroups_to_remove.append(group)
 
-    def look_after(self, session: RunnerSession) -> None:
-        """See that what is left of a run does not compute for ever. In a container the engine's bound must do."""
+    def watch_cpu(self, session: RunnerSession) -> None:
+        """Check the CPU time of a session between its runs from now on. In a container the engine limits it."""
         if self.namespaces:
             self._computing.setdefault(session)
             self._look_at = min(self._look_at, time.monotonic() + LOOK_SECONDS)
@@ -191,17 +192,17 @@ class Supervisor:
     def _check_room(self) -> None:
         probe_descriptor = os.dup(0)  # the lowest that is free
         os.close(probe_descriptor)
-        if probe_descriptor > self._most_descriptors - SPARE_DESCRIPTORS:
+        if probe_descriptor > self._max_descriptors - SPARE_DESCRIPTORS:
             raise Failure(
                 "broken",
-                f"{len(self.sessions)} sessions are open and the supervisor may hold {self._most_descriptors} "
+                f"{len(self.sessions)} sessions are open and the supervisor may hold {self._max_descriptors} "
                 "descriptors; close some, or raise `ulimit -Hn`",
             )
 
     # --- connections
 
     def control(self, descriptor: int) -> None:
-        """Each byte on the control socket brings the far end of a new session's socket."""
+        """Accept connections: each byte on the control socket brings the far end of a new session's socket."""
         os.set_inheritable(descriptor, False)
         self._control = socket.socket(fileno=descriptor)
         self._control.setblocking(False)
@@ -223,28 +224,28 @@ class Supervisor:
             self.connect(descriptor, descriptor)
 
     def connect(self, reading: int, writing: int) -> None:
-        """One client's stream: a socket, or two pipes."""
+        """Serve one client's stream: a socket, or two pipes."""
         os.set_blocking(reading, False)
         self.connections.add(ClientConnection(self, reading, writing, self._settings["preload_wanted"]))
 
     def stop(self) -> None:
         self.over = True
 
-    def heard_children(self, descriptor: int) -> None:
-        """Reap zygotes, and in a container whatever else has come to us."""
+    def reap_children(self, descriptor: int) -> None:
+        """Reap zygotes, and in a container also orphans."""
         with contextlib.suppress(BlockingIOError):
             os.read(descriptor, 4096)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
-    def farewell(self) -> None:
-        """End everything, and see it gone."""
+    def shut_down(self) -> None:
+        """End every process, and wait until they are gone."""
         if os.getpid() == 1:
             os._exit(0)  # of a container: the kernel ends all that is in it, orphans of programs among them
         for zygote in self._zygotes.values():
             zygote.end("the supervisor ends")
-        deadline = time.monotonic() + _FAREWELL_SECONDS
+        deadline = time.monotonic() + _SHUT_DOWN_SECONDS
         with contextlib.suppress(ChildProcessError):
             while time.monotonic() < deadline:
                 if not os.waitpid(-1, os.WNOHANG)[0]:
@@ -265,7 +266,7 @@ def _raise_descriptors() -> int:
 
 
 def main() -> NoReturn:
-    """Read the settings, tell what is enforced, serve. Without a control socket one client is served over 0 and 1."""
+    """Read the settings, report what is enforced, serve. Without a control socket serve one client over 0 and 1."""
     settings: CellMessage = json.loads(sys.argv[2])
     control: int | None = settings.pop("control", None)
     with contextlib.suppress(OSError):
@@ -285,7 +286,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the trainer's terminal is the trainer's
     signal.signal(signal.SIGTERM, lambda number, frame: supervisor.stop())
-    supervisor.watch(woken, lambda: supervisor.heard_children(woken))
+    supervisor.watch(woken, lambda: supervisor.reap_children(woken))
     supervisor.zygote("bare" if settings["preload_wanted"] == "auto" else settings["preload_wanted"])
     ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": capabilities})
     if control is not None:
@@ -296,5 +297,5 @@ def main() -> NoReturn:
     try:
         supervisor.serve()
     finally:
-        supervisor.farewell()
+        supervisor.shut_down()
     os._exit(0)

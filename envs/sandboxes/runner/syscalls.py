@@ -91,7 +91,7 @@ class Unavailable(Exception):
 
 
 def machine() -> str:
-    """`x86_64` or `aarch64`: the processors whose numbers are known here."""
+    """Return `x86_64` or `aarch64`, the processors whose numbers are known here."""
     processor = platform.machine()
     if processor not in ("x86_64", "aarch64"):
         raise Unavailable(
@@ -103,12 +103,12 @@ def machine() -> str:
 
 @functools.cache
 def number(name: str) -> int | None:
-    """The number of a system call on this processor; None where it has no such call."""
+    """Return the number of a system call on this processor; None if it has no such call."""
     return NUMBERS[name][0 if machine() == "x86_64" else 1]
 
 
 def call(name: str, *arguments: object) -> int:
-    """A system call by its name; arguments are ints, bytes, None or ctypes objects."""
+    """Make a system call by its name; arguments are ints, bytes, None or ctypes objects."""
     system_call = number(name)
     if system_call is None:
         raise Unavailable(f"{machine()} has no system call {name}")
@@ -117,7 +117,7 @@ def call(name: str, *arguments: object) -> int:
 
 
 def fork() -> int:
-    """For a process with one thread: `os.fork` without what modules of Python do in the child.
+    """Fork a process with one thread, without what modules of Python do in the child of `os.fork`.
 
     They give each lock and each thread a new life and draw new dice, at the cost of most of a MiB of pages that would
     be shared else. What C libraries do at a fork is done. A child that runs programs calls `random.seed` itself.
@@ -150,7 +150,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def make_read_only(target: str, *, recursive: bool, devices: bool = False) -> None:
-    """Read-only and without set-uid programs or, unless asked for, devices; `recursive` takes the mounts below too."""
+    """Make a mount read-only, without set-uid programs and, by default, devices; `recursive` includes mounts below."""
     attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | (0 if devices else _MOUNT_ATTR_NODEV)
     mount_attributes = struct.pack("4Q", attributes, 0, 0, 0)  # to set, to clear, propagation, user namespace
     flags = _AT_RECURSIVE if recursive else 0
@@ -165,7 +165,7 @@ def pivot_root_here() -> None:
 
 
 def drop_capabilities() -> None:
-    """None permitted, effective or inheritable."""
+    """Drop all permitted, effective and inheritable capabilities."""
     _checked("capset", _CAPSET(_CAPABILITY_HEADER, _NO_CAPABILITIES))
 
 
@@ -177,7 +177,7 @@ def has_capability(which: int) -> bool:
 
 
 def close_all_but(keep: tuple[int, ...]) -> None:
-    """Close every descriptor that is not kept, however high."""
+    """Close every descriptor that is not in `keep`, however high."""
     first = 0
     for descriptor in [*sorted(set(keep)), _LAST_DESCRIPTOR + 1]:
         if descriptor > first:

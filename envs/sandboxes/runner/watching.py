@@ -26,7 +26,7 @@ ENDED: tuple[list[bytes], ...] = ([b"Z"], [b"X"], [])
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all that descend from it; a session's PID 1 stays the ancestor of orphans and daemons."""
+    """Return a process and all its descendants; a session's PID 1 stays the ancestor of orphans and daemons."""
     pids, index = [pid], 0
     while index < len(pids):
         pids += _children(pids[index])
@@ -35,17 +35,17 @@ def tree(pid: int) -> list[int]:
 
 
 def watched_memory(pids: Iterable[int]) -> int:
-    """Bytes these processes hold together; one that has gone counts as nothing."""
+    """Return the bytes that these processes hold together; one that is gone counts as 0."""
     return sum(map(_held, pids))
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """What these processes computed, and those that they have waited for: of a tree, all that has not been disowned."""
+    """Return the CPU seconds of these processes and of the children that they have waited for."""
     return sum(int(ticks) for pid in pids for ticks in status(pid)[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def weigh_as_one(pids: list[int]) -> None:
-    """Many processes get about the processor time of one, so that those of other sessions do not wait for them."""
+    """Lower the priority of many processes so that together they get about the CPU time of one."""
     if len(pids) <= _FEW:
         return
     niceness = min(math.ceil(math.log(len(pids), _STEP)), _LEAST)
@@ -55,7 +55,7 @@ def weigh_as_one(pids: list[int]) -> None:
 
 
 def status(pid: int | str) -> list[bytes]:
-    """What /proc tells of a process behind its name, which may hold anything; nothing where there is none."""
+    """Return the fields of /proc/PID/stat after the name; empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2].split()
@@ -89,7 +89,7 @@ def _held(pid: int) -> int:
 
 
 def end_all_but(spared: set[int]) -> None:
-    """Kill all else that can be seen, and what it forks meanwhile: a container serves one session at a time."""
+    """Kill all other visible processes, and what they fork meanwhile: a container serves one session at a time."""
     for _ in range(_KILL_ROUNDS):
         visible = map(int, filter(str.isdigit, os.listdir("/proc")))
         strays = [pid for pid in visible if pid not in spared and status(pid)[:1] not in ENDED]

@@ -30,50 +30,45 @@ _decode = json.JSONDecoder().decode
 
 
 class FrameError(Exception):
-    """What came is no frame: the other side is not ours, or it is broken."""
+    """The received bytes are no frame: the other side is not ours, or it is broken."""
 
 
 def pack(head: FrameHead, *body: bytes | bytearray | memoryview) -> bytes:
-    """One frame."""
+    """Return a frame."""
     if not isinstance(head, bytes):
         head = _encode(head).encode()
     return b"".join((LENGTHS.pack(len(head), sum(map(len, body))), head, *body))
 
 
 class FrameReader:
-    """Puts frames together from whatever pieces a stream gives."""
+    """Joins the pieces that a stream gives to frames."""
 
     def __init__(self, body_bytes: int) -> None:
         self.body_bytes = body_bytes
         self._data = bytearray()
-        self._end = 0
-        """Of the frame that is waited for, 0 while that is not known."""
-        self._body = 0
 
     def feed(self, data: bytes | memoryview) -> None:
         self._data += data
 
     @property
     def empty(self) -> bool:
-        """No part of a frame is waiting."""
+        """Return whether no part of a frame is waiting."""
         return not self._data
 
     def take(self) -> tuple[FrameHead, bytes] | None:
-        """The next whole frame, or None while more is to come."""
+        """Return the next whole frame, or None while more is to come."""
         data = self._data
-        if not self._end:
-            if len(data) < LENGTHS.size:
-                return None
-            head, body = LENGTHS.unpack_from(data)
-            if head > HEAD_BYTES or body > self.body_bytes:
-                raise FrameError(f"a frame of {head} + {body} bytes; expected at most {HEAD_BYTES} + {self.body_bytes}")
-            self._body = LENGTHS.size + head
-            self._end = self._body + body
-        if len(data) < self._end:
+        if len(data) < LENGTHS.size:
             return None
-        head_bytes, payload = bytes(data[LENGTHS.size : self._body]), bytes(data[self._body : self._end])
-        del data[: self._end]
-        self._end = 0
+        head, body = LENGTHS.unpack_from(data)
+        if head > HEAD_BYTES or body > self.body_bytes:
+            raise FrameError(f"a frame of {head} + {body} bytes; expected at most {HEAD_BYTES} + {self.body_bytes}")
+        start = LENGTHS.size + head
+        end = start + body
+        if len(data) < end:
+            return None
+        head_bytes, payload = bytes(data[LENGTHS.size : start]), bytes(data[start:end])
+        del data[:end]
         return (head_bytes if head_bytes[:1] == b"\0" else _header(head_bytes)), payload
 
 

@@ -40,19 +40,19 @@ def send(channel: socket.socket, message: ForkMessage, *descriptors: int) -> Non
 
 
 def receive(channel: socket.socket) -> tuple[ForkMessage | None, list[int]]:
-    """A message and its descriptors; None at the end."""
+    """Return a message and its descriptors; None at the end."""
     data, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, _MOST_DESCRIPTORS)
     return (json.loads(data) if data else None), descriptors
 
 
-def told(status: int, usage: Any = None) -> ForkMessage:
-    """How a process ended, and what the kernel measured of it, if it did."""
+def exit_message(status: int, usage: Any = None) -> ForkMessage:
+    """Return the message that a process has ended, with its CPU seconds and peak memory if the kernel measured them."""
     cpu, rss = (usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024) if usage else (0.0, 0)
     return {"status": status, "cpu": cpu, "rss": rss}
 
 
 def main() -> NoReturn:
-    """Build the walls, get warm, serve until the supervisor is gone."""
+    """Isolate this process, import the preloaded modules, serve until the supervisor is gone."""
     channel = socket.socket(fileno=CHANNEL)
     settings, _ = receive(channel)
     assert settings is not None
@@ -78,14 +78,14 @@ def main() -> NoReturn:
 def _serve(channel: socket.socket, settings: ForkMessage) -> NoReturn:
     poll = select.epoll()
     poll.register(channel, select.EPOLLIN)
-    born: dict[int, tuple[int, int]] = {}  # pidfd: (the place it is, pid)
+    cells_by_pidfd: dict[int, tuple[int, int]] = {}  # pidfd: (the number of the cell, pid)
     while True:
         for descriptor, _ in poll.poll():
-            if descriptor in born:
-                place, pid = born.pop(descriptor)
+            if descriptor in cells_by_pidfd:
+                number, pid = cells_by_pidfd.pop(descriptor)
                 poll.unregister(descriptor)  # closing would not do: a child may hold a copy of it
                 os.close(descriptor)
-                send(channel, {"died": place, **told(*os.wait4(pid, 0)[1:])})
+                send(channel, {"died": number, **exit_message(*os.wait4(pid, 0)[1:])})
                 continue
             if descriptor != channel.fileno():
                 continue
@@ -95,14 +95,14 @@ def _serve(channel: socket.socket, settings: ForkMessage) -> NoReturn:
             try:
                 pid = cell.fork_session(settings)
             except OSError as error:
-                send(channel, {"stillborn": order["place"], "text": f"a session could not be forked: {error}"})
+                send(channel, {"fork_failed": order["cell"], "text": f"a session could not be forked: {error}"})
             else:
                 if pid == 0:
                     _become(order, descriptors, settings)
                 watch = os.pidfd_open(pid)
-                born[watch] = order["place"], pid
+                cells_by_pidfd[watch] = order["cell"], pid
                 poll.register(watch, select.EPOLLIN)
-                send(channel, {"born": order["place"]}, watch)
+                send(channel, {"forked": order["cell"]}, watch)
             for item in descriptors:
                 os.close(item)
 
@@ -113,9 +113,6 @@ def _become(order: ForkMessage, descriptors: list[int], settings: ForkMessage) -
     try:
         if order["kind"] == "stay":
             close_all_but((0, 1, 2, *descriptors))
-        if settings["mode"] == "fork_only":
-            settings["scratch"] = os.path.join(settings["scratch"], str(order["place"]))
-            os.mkdir(settings["scratch"])
         folder = cell.enter_session(order["limits"], order["slot"], settings)
         send(channel, {"folder": True}, folder)
         os.close(folder)
@@ -129,7 +126,7 @@ def _become(order: ForkMessage, descriptors: list[int], settings: ForkMessage) -
 def _run(
     channel: socket.socket, order: ForkMessage, joining: list[int], settings: ForkMessage, area: str = ""
 ) -> NoReturn:
-    """Give up what is left, and be a console: in the session's working folder, or in that of a branch."""
+    """Give up the remaining privileges and be a console, in the working folder of the session or of a branch."""
     try:
         cgroups.join(joining)
         cell.confine(order["limits"], order["slot"], settings, (channel.fileno(),))
@@ -146,13 +143,13 @@ def _run(
 
 
 def _refuse(channel: socket.socket, error: Exception) -> NoReturn:
-    """The fault is ours: no program has run yet."""
+    """Report that isolation failed, and exit. No program has run yet."""
     channel.send(REFUSED + str(error).encode())
     os._exit(1)
 
 
 class _Init:
-    """PID 1 of a session that stays. It is told to spawn and to adopt, and tells of deaths; it sees no program."""
+    """PID 1 of a session that stays. It spawns and adopts processes, and reports deaths; it sees no program."""
 
     def __init__(self, channel: socket.socket, order: ForkMessage, settings: ForkMessage) -> None:
         self._channel, self._order, self._settings = channel, order, settings
@@ -216,4 +213,4 @@ class _Init:
                 pid, status, usage = ended
                 if pid in self._children:
                     self._children.discard(pid)
-                    send(self._channel, {"died": pid, **told(status, usage)})
+                    send(self._channel, {"died": pid, **exit_message(status, usage)})

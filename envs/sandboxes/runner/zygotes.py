@@ -1,4 +1,4 @@
-"""What the supervisor knows of a zygote: its process, the orders it has not taken yet, the places forked from it."""
+"""What the supervisor knows of a zygote: its process, the orders it has not taken yet, the cells forked from it."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEX
 
 
 class Zygote:
-    """A zygote's process and socket, and the places that were forked from it."""
+    """A zygote's process and socket, and the cells that were forked from it."""
 
     def __init__(self, host: Host, settings: CellMessage) -> None:
         self._host = host
@@ -23,7 +23,7 @@ class Zygote:
         self.ready = False
         self.failed = ""
 
-        self.places: dict[int, Cell] = {}
+        self.cells: dict[int, Cell] = {}
         self._orders: deque[tuple[CellMessage, list[int]]] = deque()
         self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         script = os.path.dirname(os.path.abspath(__file__))
@@ -40,10 +40,10 @@ class Zygote:
         self.channel.setblocking(False)
         host.watch(self.channel.fileno(), self._hear)
 
-    def fork(self, place: Cell, group: Cgroup | None) -> None:
-        """Order a place. While the zygote forks for others it may not be able to take one more order."""
-        self.places[place.number] = place
-        self._orders.append(place.ordered(group))
+    def fork(self, cell: Cell, group: Cgroup | None) -> None:
+        """Order a cell. The order waits while the zygote's socket is full."""
+        self.cells[cell.number] = cell
+        self._orders.append(cell.ordered(group))
         self._send_orders()
 
     def _send_orders(self) -> None:
@@ -73,16 +73,16 @@ class Zygote:
             self._host.wake_all()
         elif "failed" in message:
             self.end(message["failed"])
-        elif "born" in message:
-            self.places[message["born"]].born(descriptors[0])
+        elif "forked" in message:
+            self.cells[message["forked"]].identify(descriptors[0])
         elif "died" in message:
-            self.places.pop(message["died"]).ended(message)
-        elif "stillborn" in message:
-            self.places.pop(message["stillborn"]).ended(child.told(0), message["text"])
+            self.cells.pop(message["died"]).ended(message)
+        elif "fork_failed" in message:
+            self.cells.pop(message["fork_failed"]).ended(child.exit_message(0), message["text"])
         self._send_orders()
 
     def end(self, reason: str) -> None:
-        """It is gone or has to go, and its places with it."""
+        """End the zygote and its cells, whether it is already gone or not."""
         if self.failed:
             return
         self.failed = reason
@@ -90,10 +90,10 @@ class Zygote:
         self.channel.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)  # which ends all that it forked before it ends itself
-        for place in [*self.places.values()]:
-            place.kill()
-            place.ended(child.told(signal.SIGKILL), f"the {self.name} zygote failed: {reason}")
-        self.places.clear()
+        for cell in [*self.cells.values()]:
+            cell.kill()
+            cell.ended(child.exit_message(signal.SIGKILL), f"the {self.name} zygote failed: {reason}")
+        self.cells.clear()
         while self._orders:
             for descriptor in self._orders.popleft()[1]:
                 os.close(descriptor)

@@ -33,7 +33,7 @@ def main() -> None:
     stop = runs.ProgramRun._stop
 
     def stop_once_it_has_begun(run, command):
-        latest, said = time.monotonic() + SECONDS, run._process.outputs.out.kept
+        latest, said = time.monotonic() + SECONDS, run.outputs.out.capture
         while not said.size and not run._process.done() and time.monotonic() < latest:
             yield time.monotonic() + 0.01
         yield from stop(run, command)

@@ -15,8 +15,8 @@ from palaestra.errors import UsageError
     ("backend", "options", "words"),
     [
         ("remote", {}, "the remote sandbox needs 'url'"),
-        ("local", {"limit": 1}, "no option 'limit'; did you mean 'limits'.* known: limits, preload, mode"),
-        ("docker", {"polcy": 1}, "did you mean 'policy'"),
+        ("local", {"limit": 1}, "no option 'limit'; did you mean 'limits'.* known: limits, preload"),
+        ("docker", {"max_container": 1}, "did you mean 'max_containers'"),
         ("local", {"limits": 5}, r"limits is 5; expected Limits, as in Limits\(seconds=5\), or a mapping"),
         ("local", {"limits": {"memory": 5}}, "limits has no 'memory'; did you mean 'memory_bytes'"),
         ("local", {"limits": {"seconds": 0}}, "limit seconds is 0; expected a positive number"),

@@ -132,7 +132,8 @@ import sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[3] / "envs" / "sandboxes")!r})
 from runner import cgroups, supervisor
 sys.path.pop(0)
-cgroups.find = lambda: None
+def find(): raise supervisor.Unavailable("no groups")
+cgroups.find = find
 supervisor.main()
 """
 

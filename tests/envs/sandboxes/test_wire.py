@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from palaestra.envs.sandboxes import Result
 from palaestra.envs.sandboxes.framed import checked, read_result
 from palaestra.envs.sandboxes.result import Limited
-from palaestra.envs.sandboxes.runner.output import Kept, Outputs
+from palaestra.envs.sandboxes.runner.output import Capture, Outputs
 from palaestra.envs.sandboxes.runner.preload import choose
 from palaestra.envs.sandboxes.runner.wire import HEAD_BYTES, LENGTHS, LIMITED, RESULT, FrameError, FrameReader, pack
 from palaestra.errors import Broken
@@ -43,7 +43,7 @@ def test_what_is_no_frame_is_refused_before_it_is_kept(data: bytes) -> None:
 
 @given(some.lists(some.binary(max_size=300)), some.integers(1, 64))
 def test_head_and_tail_are_kept_and_all_is_counted(parts: list[bytes], cap: int) -> None:
-    kept, whole = Kept(cap), b"".join(parts)
+    kept, whole = Capture(cap), b"".join(parts)
     for part in parts:
         kept.feed(part)
     assert kept.size == len(whole) and kept.cut == (len(whole) > cap)
@@ -56,7 +56,7 @@ def test_head_and_tail_are_kept_and_all_is_counted(parts: list[bytes], cap: int)
 
 
 def test_a_flood_costs_no_memory() -> None:
-    kept = Kept(8192)
+    kept = Capture(8192)
     for _ in range(2000):
         kept.feed(bytes(2**16))
     assert kept.size == 2000 * 2**16 and len(kept._head) + len(kept._tail) < 2**18
@@ -64,18 +64,13 @@ def test_a_flood_costs_no_memory() -> None:
 
 def test_what_a_program_left_is_read_from_both_outputs_and_who_holds_one_open_is_not_waited_for() -> None:
     outputs = Outputs(100, None)
-    held = os.dup(outputs.err.writing)
-    try:
-        os.write(held, b"words")
-        outputs.given()
-        outputs.drain()
-        assert (outputs.out.kept.text(), outputs.err.kept.text()) == (b"", b"words")
-        outputs.begin()
-        assert outputs.err.kept.size == 0
-    finally:
-        os.close(held)
-        outputs.out.close()
-        outputs.err.close()
+    os.close(outputs.out.writing)
+    os.write(outputs.err.writing, b"words")
+    for pipe in outputs.both:
+        pipe.drain()
+        os.close(pipe.reading)
+    os.close(outputs.err.writing)
+    assert (outputs.out.capture.text(), outputs.err.capture.text()) == (b"", b"words")
 
 
 def result(limit: int = 0, sizes: tuple[int, int, int] = (2, 0, 1)) -> bytes:
