@@ -7,20 +7,22 @@ an episode (`scoring`), the step from advantages to weights (`update`), logs and
 
 import gc
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 
 from palaestra.agents.local_model import LocalModel
 from palaestra.episode import Episode
-from palaestra.mixture import read_mixture
+from palaestra.mixture import Mixture, read_mixture
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
 from palaestra.trainers.audit.advantage_checks import advantage_findings, shape_findings
 from palaestra.trainers.audit.audit_findings import require
 from palaestra.trainers.audit.collapse import Collapse
-from palaestra.trainers.batch import Batch
+from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.recipes import Recipe
 from palaestra.trainers.evaluation.during_training import (
+    Both,
     ends_early,
     evaluation_due,
     evaluations_summary,
@@ -31,9 +33,9 @@ from palaestra.trainers.evaluation.during_training import (
 from palaestra.trainers.evaluation.metrics import batch_metrics, mixture_metrics, mixture_shares
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.online_audit import audited
-from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
-from palaestra.trainers.losses.group_advantages import damped
+from palaestra.trainers.losses.group_advantages import Advantages, damped
 from palaestra.trainers.rollout.rollouts import Rollouts
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.interrupts import Interrupts
@@ -60,19 +62,17 @@ def train(
 ) -> Generator[Progress, None, None]:
     """Take a run from its present step to its end. Yield each step before it is logged and saved.
 
-    `learner`, `model` and `arena` are opened according to the run's config if they are None. While it has a step, the
-    caller may add metrics to it and change the learner. If the caller stops early, the step is logged, and a checkpoint
-    of it is saved.
+    `learner`, `model` and `arena` are opened as the run's config says if they are None. While the caller has a step, it
+    may add metrics and change the learner. If it stops early, the step is logged and a checkpoint of it is saved.
     """
     if run.finished:
         return
     with noticing_loss(), Trackers(run, on_progress) as trackers:
         learner = learner or open_learner(run, model, on_progress)
         config, recipe, mixture = learner.config, learner.config.recipe, read_mixture(learner.config.env.env_id)
-        _report_begin(run, learner, on_progress)
+        _report_begin(learner, on_progress)
         before = measure_before(run, learner)
-        for note in run.notes:
-            on_progress(Progress("grpo", learner.step, learner.steps, note=note))
+        _report(run.notes, learner, on_progress)
         collapse, due = Collapse(config.collapse), _saved_steps(learner)
 
         with (
@@ -97,41 +97,29 @@ def train(
 
                     batch = rollouts.next()  # Play. Each episode is scored as it ends.
                     play_seconds = time.perf_counter() - began
-                    metrics = {"time/play": play_seconds} | batch_metrics(batch, frozenset(config.env.train_seats))
-                    metrics |= audited(learner, batch)
-                    metrics |= mixture_metrics(mixture, batch) if mixture else {}
-                    metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
+                    metrics = _batch_metrics(learner, batch, mixture) | {"time/play": play_seconds}
 
-                    scores = look(learner, batch)  # The log-probs and values that the recipe asks for.
-                    raw_advantages = recipe.advantage(batch, scores)
-                    require(shape_findings(batch, scores, raw_advantages))
-                    advantages = damped(raw_advantages, batch, recipe.max_advantage)
-                    require(advantage_findings(recipe, batch, scores, advantages))
+                    scores = score_batch(learner, batch)  # The log-probs and values that the recipe asks for.
+                    advantages = _audited_advantages(recipe, batch, scores)
 
                     figures, lessons = update(learner, batch, advantages, scores)
-                    with rollouts.between_polls():
-                        learner.publish()  # The engine samples from the new weights.
+                    rollouts.publish()  # The engine samples from the new weights.
                     learner.state = rollouts.learned_from(batch)
 
                     step_seconds = time.perf_counter() - began
                     metrics |= figures | {"time/learn": step_seconds - play_seconds, "step_time": step_seconds}
                     note = "; ".join(filter(None, (_note(metrics), collapse.check(metrics))))
-                    step = Progress("grpo", learner.step, learner.steps, metrics, note, _beside(batch, lessons))
+                    step = Progress("grpo", learner.step, learner.steps, metrics, note, _with_lessons(batch, lessons))
 
                 try:
                     yield step
                 finally:  # The caller may have stopped here, added metrics, or changed the weights.
                     if learner.torn:
-                        with rollouts.between_polls():
-                            learner.publish()
+                        rollouts.publish()
                     session.log(step)
                 session.save_when_due()
 
-        after = measure_after(run, learner)
-        keep_model(run, learner)
-        measured = {name: both.figures() for name, both in (("before", before), ("after", after)) if both is not None}
-        shares = {"mixture": mixture_shares(run.metrics)} if mixture else {}
-        run.finish({**measured, **evaluations_summary(run), "curve": run.curve, **shares})
+        _finish(run, learner, before)
         trackers.send()
 
 
@@ -142,12 +130,40 @@ def train_learner(
     return train(Run.unwritten(learner.config), learner=learner, arena=arena, on_progress=on_progress)
 
 
-def _report_begin(run: Run, learner: Learner[GRPOConfig], on_progress: OnProgress) -> None:
+def _batch_metrics(learner: Learner[GRPOConfig], batch: Batch, mixture: Mixture | None) -> dict[str, float]:
+    """Return the metrics of a played batch, over all ranks. Raise `TrainingHalted` if it cannot be trained on."""
+    metrics = batch_metrics(batch, frozenset(learner.config.env.train_seats)) | audited(learner, batch)
+    metrics |= mixture_metrics(mixture, batch) if mixture else {}
+    return metrics | learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
+
+
+def _audited_advantages(recipe: Recipe, batch: Batch, scores: BatchScores) -> Advantages:
+    """Return the advantages of a batch, damped and bounded. Raise `TrainingHalted` if a check of them fails."""
+    raw_advantages = recipe.advantage(batch, scores)
+    require(shape_findings(batch, scores, raw_advantages))
+    advantages = damped(raw_advantages, batch, recipe.max_advantage)
+    require(advantage_findings(recipe, batch, scores, advantages))
+    return advantages
+
+
+def _finish(run: Run, learner: Learner[GRPOConfig], before: Both | None) -> None:
+    """Evaluate and export the trained model, and write the summary of the run."""
+    after = measure_after(run, learner)
+    keep_model(run, learner)
+    measured = {name: both.figures() for name, both in (("before", before), ("after", after)) if both is not None}
+    shares = {"mixture": mixture_shares(run.metrics)} if read_mixture(learner.config.env.env_id) else {}
+    run.finish({**measured, **evaluations_summary(run), "curve": run.curve, **shares})
+
+
+def _report_begin(learner: Learner[GRPOConfig], on_progress: OnProgress) -> None:
     if on_progress is ignore:  # Parts of a recipe without a name cannot be described, and need not be.
         return
-    on_progress(Progress("grpo", learner.step, learner.steps, note=synopsis(learner)))
-    if learner.step:
-        note = f"going on after step {learner.step} of {learner.steps}"
+    resumed = [f"going on after step {learner.step} of {learner.steps}"] if learner.step else []
+    _report([synopsis(learner), *resumed], learner, on_progress)
+
+
+def _report(notes: Sequence[str], learner: Learner[GRPOConfig], on_progress: OnProgress) -> None:
+    for note in notes:
         on_progress(Progress("grpo", learner.step, learner.steps, note=note))
 
 
@@ -181,7 +197,7 @@ def _note(metrics: dict[str, float]) -> str:
     return ""
 
 
-def _beside(batch: Batch, lessons: list[Lesson]) -> list[tuple[Episode, tuple[Lesson, ...]]]:
+def _with_lessons(batch: Batch, lessons: list[Lesson]) -> list[tuple[Episode, tuple[Lesson, ...]]]:
     """Return each played episode with its lessons; the tuple is empty for an episode that is not a sample."""
     lessons_by_place: list[list[Lesson]] = [[] for _ in batch.rollouts]
     for sample, lesson in zip(batch.samples, lessons, strict=True):

@@ -20,7 +20,7 @@ from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.trainers.batch import Batch, Sample, Scored
 from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 
 _rows = count()
@@ -106,7 +106,7 @@ class Trainer:
         played = tuple(Scored(episode, {"outcome": episode.reward or 0.0}) for episode in episodes)
         samples = tuple(Sample(place, place // case.rollouts) for place in range(len(episodes)))
         batch = Batch(number, played, samples)
-        scores = look(learner, batch)
+        scores = score_batch(learner, batch)
         update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
         learner.publish()
 

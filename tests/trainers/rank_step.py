@@ -22,7 +22,7 @@ from palaestra.agents import Agent  # noqa: E402
 from palaestra.agents.head import head_of  # noqa: E402
 from palaestra.trainers.learn.forward import shares_beginnings  # noqa: E402
 from palaestra.trainers.learn.learner import Learner  # noqa: E402
-from palaestra.trainers.learn.score_batch import look  # noqa: E402
+from palaestra.trainers.learn.score_batch import score_batch  # noqa: E402
 from palaestra.trainers.learn.update import update  # noqa: E402
 from palaestra.trainers.scale.fsdp import divided  # noqa: E402
 from palaestra.trainers.scale.ranks import ALONE, Ranks  # noqa: E402
@@ -40,7 +40,7 @@ def figures(ranks=ALONE):
         model = divided(model, ranks)
     config = settings("grpo-t", num_mini_batches=1, micro_batch_tokens=1, beta=0.0)
     learner = Learner(Agent(families.Echo()), model, config, ranks=ranks)
-    scores = look(learner, batch)
+    scores = score_batch(learner, batch)
     return update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)[0]
 
 

@@ -14,7 +14,7 @@ from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.losses.importance_correction import Masked, Truncated, corrected
 
@@ -57,7 +57,7 @@ def stepped(correction, spoil=0.0, **changes):
     episodes[2].rows[0].logprobs[episodes[2].rows[0].sampled] += spoil
     config = settings(**{"correction": correction, "num_mini_batches": 1, "max_logprob_gap": 9.0, **changes})
     learner, batch = Learner(Agent(families.Echo()), model, config), batch_of(episodes)
-    figures, _ = update(learner, batch, [0.5, -1.0, 0.7], look(learner, batch))
+    figures, _ = update(learner, batch, [0.5, -1.0, 0.7], score_batch(learner, batch))
     return weights(model), figures
 
 

@@ -15,7 +15,7 @@ from palaestra.trainers import grpo
 from palaestra.trainers.batch import BatchScores
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.losses.critic import Critic, ValueHead
 from palaestra.trainers.run import checkpoint
@@ -36,13 +36,13 @@ def test_it_learns_what_episodes_come_to_and_the_model_learns_nothing_from_its_l
     batch, before = batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0), (1, [5, 4], 1.0)])), weights(model)
     losses = []
     for _ in range(60):
-        scores = look(learner, batch)
+        scores = score_batch(learner, batch)
         figures, _ = update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
         losses.append(figures["critic/loss"])
     assert losses[0] == pytest.approx(0.5, rel=1e-3), "at first it expects 0, and rewards are 1 or -1"
     assert losses[-1] < 0.05
     assert same(before, weights(model))
-    for values, reward in zip(look(learner, batch).values, batch.rewards, strict=True):
+    for values, reward in zip(score_batch(learner, batch).values, batch.rewards, strict=True):
         assert abs(values.mean() - reward) < 0.5
 
 
@@ -62,7 +62,7 @@ def test_the_critic_follows_the_learning_rate_schedule():
     for step in (0, 7):
         learner = learner_of(model, steps=10, learning_rate=0.0, critic_learning_rate=1e-2)
         learner.step = step
-        rate, scores = learner.rate, look(learner, batch)
+        rate, scores = learner.rate, score_batch(learner, batch)
         before = {name: tensor.clone() for name, tensor in learner.critic.tensors().items()}
         update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
         after = learner.critic.tensors()
@@ -73,7 +73,7 @@ def test_the_critic_follows_the_learning_rate_schedule():
 
 def test_without_a_correction_the_ratio_is_still_to_the_engines_log_probs():
     model = restless()
-    scores = look(learner_of(model), batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0)])))
+    scores = score_batch(learner_of(model), batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0)])))
     assert scores.old is None
     assert [len(values) for values in scores.values] == [6, 8]
     assert not np.concatenate(scores.values).any(), "it begins by expecting nothing"
@@ -116,7 +116,7 @@ def critics_weights(learner):
 
 
 def learn(learner, batch):
-    scores = look(learner, batch)
+    scores = score_batch(learner, batch)
     return update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)[0]
 
 

@@ -20,7 +20,7 @@ from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.forward import token_logprobs
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import pack
-from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.run import checkpoint
 from palaestra.trainers.run.saved_config import read_config
@@ -216,10 +216,12 @@ def test_the_reference_of_an_adapted_model_is_its_base_and_no_second_model():
     add_adapter(model, 4, 8.0, ["all-linear"])
     learner = learner_of(model, recipe="grpo-t", beta=0.1)
     batch = batch_of(episodes)
-    first = look(learner, batch)
+    first = score_batch(learner, batch)
     update(learner, batch, [1.0, -1.0], first)
     assert not same(other, weights(learner.model))
-    assert all((one == now).all() for one, now in zip(first.reference, look(learner, batch).reference, strict=True))
+    assert all(
+        (one == now).all() for one, now in zip(first.reference, score_batch(learner, batch).reference, strict=True)
+    )
     assert learner.reference is learner.model
 
 

@@ -20,7 +20,7 @@ from palaestra.trainers.batch import Batch, Sample, Scored
 from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.config.recipes import find_recipe
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.learn.score_batch import look
+from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 
 
@@ -85,7 +85,7 @@ def learned(model, reference, episodes, terms, advantages, settings):
         rollouts=tuple(Scored(episode, term) for episode, term in zip(episodes, terms, strict=True)),
         samples=tuple(Sample(i, groups.index(episode.start.group)) for i, episode in enumerate(episodes)),
     )
-    found, lessons = update(learner, batch, advantages, look(learner, batch))
+    found, lessons = update(learner, batch, advantages, score_batch(learner, batch))
     names = {
         "loss": "loss",
         "norm": "grad_norm",

@@ -24,7 +24,7 @@ PerSample = tuple[NDArray[np.float32], ...]
 """One array per sample, over its sampled tokens."""
 
 
-def look(learner: Learner[GRPOConfig], batch: Batch) -> BatchScores:
+def score_batch(learner: Learner[GRPOConfig], batch: Batch) -> BatchScores:
     """Return the scores of a batch. A field that the recipe does not need is None and costs nothing."""
     config, reference = learner.config, None
     if learner.reference is not None:

@@ -76,17 +76,6 @@ def update(
     audit_gradients(norms, values, batch, sums)
     learner.step += 1
     sums = defaultdict(float, learner.ranks.summed(sums))
-    lessons = [
-        # With one advantage per token and no tokens, the array is empty and has no mean.
-        Lesson(
-            learner.step,
-            scored.terms or {},
-            float(value.mean()) if value.size else 0.0,
-            *sample_logprobs,
-            scored.remarks,
-        )
-        for scored, value, sample_logprobs in zip(batch.scored, values, logprobs_by_sample, strict=True)
-    ]
     finite_norms = [norm for norm in norms if norm is not None]
     return {
         **({"grad_norm": sum(finite_norms) / len(finite_norms)} if finite_norms else {}),
@@ -97,7 +86,11 @@ def update(
         **gap,
         **correction.figures,
         "learning_rate": config.optimizer.learning_rate * rate,
-    }, lessons
+    }, [
+        # With one advantage per token and no tokens, the array is empty and has no mean.
+        Lesson(learner.step, scored.terms or {}, float(value.mean()) if value.size else 0.0, *logprobs, scored.remarks)
+        for scored, value, logprobs in zip(batch.scored, values, logprobs_by_sample, strict=True)
+    ]
 
 
 def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], parts: int) -> dict[str, float]:

@@ -5,7 +5,7 @@ update (`async_rollouts`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -53,9 +53,10 @@ class Rollouts:
         """Return the state after a batch. A checkpoint holds it, and a resumed run continues from it."""
         return self._shaping.after(batch)
 
-    def between_polls(self) -> AbstractContextManager[None]:
-        """Hold the engine lock for a block in which its weights may change while play continues on its thread."""
-        return self._lock.take(urgent=True)
+    def publish(self) -> None:
+        """Make the engine sample from the learner's weights. Play that continues on its thread waits meanwhile."""
+        with self._lock.take(urgent=True):
+            self._learner.publish()
 
     def pause(self) -> None:
         """Stop playing ahead, so that the engine is free. Batches played ahead are dropped and played again."""
