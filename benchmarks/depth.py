@@ -20,7 +20,7 @@ from peers.findings import Report
 
 import palaestra
 from palaestra.agents import TokenLimits
-from palaestra.trainers.config.grpo_config import ColdStartConfig
+from palaestra.trainers.config.sections_config import ColdStartConfig
 from palaestra.trainers.setup.cold_start import cold_start
 
 

@@ -12,7 +12,7 @@ from palaestra.agents import TokenLimits
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.envs import Task, ToolEnv
-from palaestra.trainers.config.grpo_config import ColdStartConfig
+from palaestra.trainers.config.sections_config import ColdStartConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.setup import cold_start as room
 from palaestra.trainers.setup.cold_start import cold_start, demonstrate

@@ -8,7 +8,8 @@ from palaestra import ConfigError
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
-from palaestra.trainers.config.grpo_config import EngineConfig, grpo_config
+from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.config.sections_config import EngineConfig
 from palaestra.trainers.run.saved_config import refused
 from palaestra.trainers.setup.open_run import engine_maker
 from palaestra.trainers.validation import changed

@@ -17,7 +17,8 @@ from palaestra.mixture import environment_of, read_mixture
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.config.env_config import EnvConfig
-from palaestra.trainers.config.grpo_config import ColdStartConfig, tiny_config
+from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.config.sections_config import ColdStartConfig
 from palaestra.trainers.evaluation.during_training import evaluate_both
 from palaestra.trainers.evaluation.evaluate import compare, evaluate
 from palaestra.trainers.evaluation.metrics import mixture_metrics, mixture_shares

@@ -18,7 +18,7 @@ from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import Record, write
 from palaestra.trainers import Run, train
-from palaestra.trainers.config.grpo_config import OptimizerConfig
+from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.data.demonstrations import demonstrations, unfit
 from palaestra.trainers.learn.imitation import Imitation

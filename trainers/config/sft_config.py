@@ -8,7 +8,7 @@ from pydantic import Field
 
 from palaestra import formats
 from palaestra.options import SERVICE
-from palaestra.trainers.config.grpo_config import OptimizerConfig, SaveConfig, ScaleConfig, TrackerNames
+from palaestra.trainers.config.sections_config import OptimizerConfig, SaveConfig, ScaleConfig, TrackerNames
 from palaestra.trainers.validation import COUNT, NOT_NEGATIVE, changed, check_fields
 
 _OPTIMIZER = OptimizerConfig(

@@ -20,7 +20,8 @@ from palaestra.agents.head import head_of
 from palaestra.agents.local_model import LocalModel
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
-from palaestra.trainers.config.grpo_config import GRPOConfig, OptimizerConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.forward import shares_beginnings
 from palaestra.trainers.losses.critic import Critic

@@ -32,7 +32,8 @@ from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.mixture import environment_of
 from palaestra.record import Lesson, Record, write
-from palaestra.trainers.config.grpo_config import EvalConfig, GRPOConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.sections_config import EvalConfig
 from palaestra.trainers.run.atomic_files import append_line, require_no_links, sweep, write_text, written
 from palaestra.trainers.run.json_files import read_object, read_steps
 from palaestra.trainers.run.progress import Progress

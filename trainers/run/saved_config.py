@@ -20,8 +20,9 @@ from palaestra.options import FORMAT, is_service
 from palaestra.plain import as_pair
 from palaestra.registry import require_loaded, services
 from palaestra.trainers.config.env_config import EnvConfig
-from palaestra.trainers.config.grpo_config import GRPOConfig, PlayConfig, ScaleConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.recipes import Recipe, own_part_names, parts_of
+from palaestra.trainers.config.sections_config import PlayConfig, ScaleConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.parts import UnloadedPart, load_allowed, module_of
 from palaestra.trainers.validation import changed, flat, plain

@@ -20,7 +20,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra.agents.adapters import inject
 from palaestra.errors import UsageError
-from palaestra.trainers.config.grpo_config import GRPOConfig, ScaleConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.sections_config import ScaleConfig
 from palaestra.trainers.losses.chunked_logprobs import BLOCK
 
 FLOAT = 4

@@ -11,7 +11,7 @@ import torch
 from torch.nn import Parameter
 
 from palaestra.errors import MissingExtra
-from palaestra.trainers.config.grpo_config import OptimizerConfig, ScaleConfig
+from palaestra.trainers.config.sections_config import OptimizerConfig, ScaleConfig
 from palaestra.trainers.scale.master_weights import Masters
 
 

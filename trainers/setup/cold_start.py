@@ -26,7 +26,8 @@ from palaestra.errors import ConfigError, TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator, demonstrators, format_read
 from palaestra.trainers.audit.tokens import spans
-from palaestra.trainers.config.grpo_config import ColdStartConfig, GRPOConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.sections_config import ColdStartConfig
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.learn.imitation import Imitation
 from palaestra.trainers.learn.learner import Learner

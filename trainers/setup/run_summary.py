@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from palaestra.trainers.config.grpo_config import GRPOConfig, OptimizerConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.recipe_sources import apart
 from palaestra.trainers.config.recipes import RECIPES
+from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.learner import Learner
 
