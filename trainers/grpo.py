@@ -22,7 +22,6 @@ from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.recipes import Recipe
 from palaestra.trainers.evaluation.during_training import (
-    Both,
     ends_early,
     evaluation_due,
     evaluations_summary,
@@ -30,6 +29,7 @@ from palaestra.trainers.evaluation.during_training import (
     measure_before,
     measure_on_the_way,
 )
+from palaestra.trainers.evaluation.evaluate import Both
 from palaestra.trainers.evaluation.metrics import batch_metrics, mixture_metrics, mixture_shares
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.online_audit import audited

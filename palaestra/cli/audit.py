@@ -10,8 +10,8 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line, table
-from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, run_reported
+from palaestra.cli.ids import AllowsCode, import_allowed, resolve
+from palaestra.cli.output import run_reported
 from palaestra.errors import PalaestraError
 from palaestra.record import Record
 from palaestra.registry import is_game, require_loaded
@@ -24,7 +24,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class AuditOptions(Reported):
+class AuditOptions(AllowsCode):
     """Check the records of a run of GRPO: masks, turns, groups, advantages, versions, rewards, figures."""
 
     run: Annotated[Path, tyro.conf.Positional]
@@ -43,7 +43,9 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
     from palaestra.trainers.run.offline_audit import audit_run
 
     console = Console()
-    ledger = audit_run(options.run, partial(show_line, console), _reward_anew if options.rescore else None)
+    import_allowed(options.allow_code)
+    rescored = _reward_anew if options.rescore else None
+    ledger = audit_run(options.run, partial(show_line, console), rescored, options.allow_code)
     wrong = ledger.wrong()
     rows = {
         check: (f"{ledger.looked[check]:,}", f"{wrong[check]:,}", ledger.skipped.get(check, "")) for check in CAUSES

@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -18,7 +18,8 @@ from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
 from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
-from palaestra.trainers.parts import find_part, load_allowed
+from palaestra.trainers.losses.kl import KL
+from palaestra.trainers.parts import load_allowed
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.saved_config import read_config, trusted
 from palaestra.trainers.validation import PARTS, changed, plain
@@ -142,12 +143,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _with_parts(recipe: Recipe, arguments: list[str]) -> tuple[Recipe, list[str]]:
-    """The recipe with the parts that `--recipe.PART NAME` names, and the other arguments."""
-    parts: dict[str, Any] = {}
-    for name, field in Recipe.__dataclass_fields__.items():
-        flag, table = f"--recipe.{name}", field.metadata.get(PARTS, {})
-        if table and (chosen := option_value(arguments, flag)) is not None:
-            parts[name] = find_part(table, chosen, name)
-            for place in reversed([i for i, text in enumerate(arguments) if text.partition("=")[0] == flag]):
-                del arguments[place : place + (1 if "=" in arguments[place] else 2)]
-    return replace(recipe, **parts), arguments  # At once: a recipe that is half changed may contradict itself.
+    """Return the recipe with the parts that `--recipe.PART NAME` names, and the other arguments."""
+    names: dict[str, str] = {}
+    for prefix, section in (("--recipe.", Recipe), ("--recipe.kl.", KL)):
+        for kind in (field.name for field in fields(section) if PARTS in field.metadata):
+            spellings = {f"{prefix}{kind}", f"{prefix}{kind.replace('_', '-')}"}
+            if (name := option_value(arguments, *spellings)) is not None:
+                names[kind] = name
+                for place in reversed([i for i, text in enumerate(arguments) if text.partition("=")[0] in spellings]):
+                    del arguments[place : place + (1 if "=" in arguments[place] else 2)]
+    return changed(recipe, names), arguments  # At once: a recipe that is half changed may contradict itself.

@@ -64,7 +64,7 @@ def test_what_somebody_chose_stays():
     palaestra.register("test/Chosen-v0", "palaestra.envs.suite.calculator:Calculator", format="mistral")
     assert pinned("test/Chosen-v0", {}, tokenizer) == ({}, "")
     assert chosen_format("test/Chosen-v0", {}) == "mistral"
-    with pytest.raises(palaestra.ConfigError, match="no call format"):
+    with pytest.raises(palaestra.ConfigError, match="unknown call format"):
         pinned(ENVS[0], {"format": "lama3"}, tokenizer)
 
 

@@ -40,7 +40,6 @@ def test_cpu_is_judged_by_the_median_of_the_ratios_within_rounds(script, ours, m
     found = {
         script["ONCE"]: figures(script, *ours),
         script["REFERENCE"]: figures(script, 10.0, 10.0, 10.0),
-        script["PLAIN"]: figures(script, *ours),
     }
     targets = judged(script, case(script, "print"), found)
     assert targets["print, one at a time: CPU, by a bare subprocess's"]["met"] is met

@@ -187,7 +187,7 @@ def test_a_file_that_there_is_not_and_a_word_without_a_value_are_errors(capsys, 
 
 
 def test_a_resumed_run_is_told_apart_by_a_file_as_by_an_option(capsys, file, tmp_path):
-    Run.begun(tmp_path / "run", tiny_config(ENV, track=("tensorboard",))).close()
+    Run.create(tmp_path / "run", tiny_config(ENV, track=("tensorboard",))).close()
     resumed = ("--resume", tmp_path / "run")
     with pytest.raises(UsageError, match="--track tensorboard; if you trust it"):
         parsed(*resumed)

@@ -1,6 +1,5 @@
 """Recorded episodes, of one seat and of games, are run again and scored anew; what is not identical is found."""
 
-import json
 import sys
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from palaestra.envs.records.gathering import GameCollector, ReplayMachines
 from palaestra.envs.records.replay import replay
 from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 from palaestra.formats import ParsedCall, hermes
-from palaestra.record import Record, _digest, from_line, to_line
+from palaestra.record import Record, from_line, to_line
 
 DUEL, MARKET, SHOP = "test/replayed_duel-v0", "test/Market-v0", "test/Shop-v0"
 LEFT, RIGHT = "left_0", "right_0"
@@ -312,32 +311,6 @@ def test_an_author_who_changed_the_environment_is_told_where(kitchen, worlds, mo
     assert "rounds: recorded a game that ended" in str(difference(games))
 
 
-def test_old_files_are_run_again_too(kitchen, tmp_path):
-    """Their calls hold what was written, not what was received; which call ended an episode, or whose it was, is not
-    said; a file of tasks may be gone, whole splits of it too."""
-    ended = recorded(SHOP, [calls(("sell", {"what": "a"}), ("stop", {}))])
-    against = recorded("palaestra/solver_critic_v0", [("solver_0", "6"), ("critic_0", "Agree."), ("solver_0", "6")])[:1]
-    for records, options in (
-        (kitchen, {"tasks": "gone.jsonl", "split": "all"}),
-        (ended, {}),
-        (against, {"seat": "solver_0"}),
-    ):
-        content = json.loads(to_line(replace(records[0], options=options)).decode())
-        for call in content["calls"]:
-            call["arguments"] = call.pop("written", call["arguments"])
-            call.pop("answer", None)
-        content.pop("seat", None)
-        if options.get("seat"):
-            content["start"]["seat"] = None
-        del content["digest"]
-        old = from_line(json.dumps({"digest": _digest(content), **content}).encode())
-        if options.get("seat"):  # The critic is the demonstrator now, so that other words are heard.
-            assert old.episode.attempt.seat == "solver_0"
-            assert "message of solver_0" in str(ReplayMachines().replay([old]))
-        else:
-            assert difference([old]) is None
-
-
 def test_after_a_replay_the_machine_plays_on_as_before(kitchen, worlds):
     stage = ReplayMachines()
     assert stage.replay(kitchen) is None
@@ -495,17 +468,3 @@ def test_a_record_holds_what_the_agent_was_shown_and_of_more_a_bounded_part_for_
     assert episode.reward == 1.0
     assert rescore(again, find_scorer("test/Shout-v0")).episode.reward == 1.0
     assert replay(open_machine("test/Shout-v0", {}), {None: again.episode}) is None
-
-
-def test_an_old_record_with_the_whole_result_is_read_as_what_was_shown_and_replays(arena):
-    turns = iter((calls(("shout", {"size": 300})), "so"))
-    (episode,) = play(
-        Agent(ScriptedPolicy(lambda messages, rng: next(turns))), arena("test/Shout-v0", 1), [Start(0, 0)]
-    )
-    content = json.loads(to_line(Record("test/Shout-v0", episode)))
-    (call,) = content["calls"]
-    call["text"] = call.pop("result")
-    content.pop("digest")
-    old = from_line(json.dumps({"digest": _digest(content), **content}).encode())
-    assert old.episode == episode
-    assert replay(open_machine("test/Shout-v0", {}), {None: old.episode}) is None

@@ -100,4 +100,5 @@ def understand(name, arguments):
     elif name == "sft":
         module.parse(arguments)
     else:
-        tyro.cli(module.Options, args=arguments)
+        options = {"serve_rrm": "ServeRRMOptions"}.get(name, f"{name.title()}Options")
+        tyro.cli(getattr(module, options), args=arguments)

@@ -1,13 +1,11 @@
 """The KL to a reference, estimated in three ways."""
 
-from typing import get_args, get_type_hints
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.trainers.losses.kl import ESTIMATORS, KL, k1, k2, k3
+from palaestra.trainers.losses.kl import ESTIMATORS, KL, KL_ESTIMATORS, k1, k2, k3
 
 
 @given(st.floats(-100, 0), st.floats(-100, 0))
@@ -71,7 +69,7 @@ def test_as_a_loss_k1_does_not_pull_and_k2_pulls_as_the_kl_itself():
 
 
 def test_every_estimator_that_a_recipe_may_name_exists():
-    assert set(get_args(get_type_hints(KL)["kl_estimator"])) == set(ESTIMATORS)
+    assert set(KL_ESTIMATORS) == set(ESTIMATORS)
     for name, estimator in ESTIMATORS.items():
         pair = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -0.5])
         assert torch.equal(KL(1.0, name)(*pair), estimator(*pair))

@@ -137,6 +137,8 @@ def test_a_part_without_a_name_trains_but_makes_no_run(two_hop, tmp_path):
     assert next(train_learner(new_learner(local(), config), two_hop)).step == 1
     with pytest.raises(ConfigError, match="has no name"):
         Run(tmp_path / "run", config)
+    with Run(tmp_path / "run", settings()) as run:
+        assert run.writes, "the folder stayed free"
 
 
 @pytest.mark.parametrize(

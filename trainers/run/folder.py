@@ -23,7 +23,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,9 @@ class Run:
         return cls._opened(folder, config, begin=False, writes=True)
 
     @classmethod
-    def read(cls, folder: Path | str) -> "Run":
-        """Open a run for reading only, even while another process writes it."""
-        return cls._opened(Path(folder), read_config(Path(folder)), begin=False, writes=False)
+    def read(cls, folder: Path | str, modules: Collection[str] = ()) -> "Run":
+        """Open a run for reading only, even while another process writes it. Parts of `modules` alone are loaded."""
+        return cls._opened(Path(folder), read_config(Path(folder), modules), begin=False, writes=False)
 
     @classmethod
     def unwritten(cls, config: RunConfig) -> "Run":

@@ -7,7 +7,7 @@ advantages per token), and the reward of the environment, for which the caller m
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -38,6 +38,7 @@ from palaestra.trainers.audit.tokens import (
 )
 from palaestra.trainers.batch import Batch, BatchScores, Sample, Scored
 from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.parts import UnloadedPart
 from palaestra.trainers.reward.staged_shaping import StagedShaping
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.samplers.uniform import Uniform
@@ -71,9 +72,13 @@ class Ledger:
         return Counter(finding.check for finding in self.findings)
 
 
-def audit_run(folder: Path, say: Callable[[str], object], rescored: Rescored | None = None) -> Ledger:
-    """Audit the run in a folder, as far as it is recorded. `say` is called for lines that are not records."""
-    run, ledger = Run.read(folder), Ledger()
+def audit_run(
+    folder: Path, say: Callable[[str], object], rescored: Rescored | None = None, modules: Collection[str] = ()
+) -> Ledger:
+    """Audit the run in a folder, as far as it is recorded. `say` is called for lines that are not records. Parts of the
+    recipe are loaded from `modules` alone, which the user has named.
+    """
+    run, ledger = Run.read(folder, modules), Ledger()
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{folder} holds a run of the kind {run.config.KIND}; an audit is of one of GRPO")
     files = sorted((folder / "episodes").glob("step-*.jsonl"))
@@ -121,8 +126,11 @@ class _Audit:
         groups = len(set(batch.groups.tolist()))
         ledger.add("groups", groups, group_findings(batch))
         ledger.add("members", len(batch.rollouts), member_findings(batch))
-        if isinstance(self.config.recipe.shaping, StagedShaping) and self.config.recipe.shaping.curriculum:
+        shaping = self.config.recipe.shaping
+        if isinstance(shaping, StagedShaping) and shaping.curriculum:
             ledger.skipped["terms"] = "a curriculum's weights are not recorded"
+        elif isinstance(shaping, UnloadedPart):
+            ledger.skipped["terms"] = f"{shaping.name} is not loaded (--allow-code)"
         else:
             ledger.add("terms", len(records), [finding for record in records for finding in self._terms(record)])
         self._compare(groups, batch, np.array([lesson.advantage for record in records for lesson in record.lessons]))
@@ -144,7 +152,8 @@ class _Audit:
             if record.lessons:
                 return record.lessons[0].terms
             # An episode without a lesson may have no verdict of the judge.
-            return recipe.shaping(record.episode) if _rewarded(record) and recipe.judge is None else None
+            known = _rewarded(record) and recipe.judge is None and not isinstance(recipe.shaping, UnloadedPart)
+            return recipe.shaping(record.episode) if known else None
 
         scored_episodes = tuple(Scored(record.episode, terms(record), fault=record.episode.fault) for record in records)
         copies = [
@@ -160,6 +169,8 @@ class _Audit:
         recipe, why = self.config.recipe, ""
         if recipe.kl.kl_in_reward:
             why = "a KL in the reward is not recorded"
+        elif isinstance(recipe.advantage, UnloadedPart):
+            why = f"{recipe.advantage.name} is not loaded (--allow-code)"
         elif not compared_in_groups(recipe):
             why = "a record of some groups is not enough to compute them anew"
         elif any(count > 1 for count in Counter(sample.place for sample in batch.samples).values()):
