@@ -33,6 +33,8 @@ SUBCOMMANDS = {
     "index": (CLI / "index.py", ROOT / "envs" / "search" / "corpus.py"),
 }
 """Where commands of two words declare their options."""
+OF_PAGES = ("advantage.scale",)
+"""Settings of parts that a page defines (`your_own_parts.md`)."""
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
 
 
@@ -118,6 +120,7 @@ def of_parts() -> frozenset[str]:
     """The options of all parts that a recipe may have."""
     parts = ((part.name, kind) for part in fields(Recipe) for kind in part.metadata.get(PARTS, {}).values())
     named = [f"{name}.{one.name}" for name, kind in parts if is_dataclass(kind) for one in fields(kind)]
+    named += [*(part.name for part in fields(Recipe) if PARTS in part.metadata), *OF_PAGES]
     switched = [name.replace(".", ".no-", 1) for name in named]
     return frozenset(f"--recipe.{name.replace('_', '-')}" for name in (*named, *switched))
 
