@@ -1,6 +1,7 @@
 """Episodes as JSON and back: the content of a line of an episode file, but for what `record` adds to it.
 
-Token rows are compressed to spans and runs. Left out: lines, digests and files (`record`).
+Token rows are compressed to spans and runs. What is read may be a stranger's, so the kinds of all values are checked,
+and nothing is made that is larger than its text. Left out: lines, digests and files (`record`).
 """
 
 import math
@@ -12,6 +13,13 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, Task, TokenRow
 from palaestra.plain import from_plain, to_plain
+
+_OF_CALLS: Mapping[str, Any] = {
+    "name": str, "arguments": Mapping, "text": str, "written": Mapping | None, "answer": str | None,
+    "result": str | None,
+}  # fmt: skip
+_LARGEST = 1e300
+"""Largest number that is read: a larger integer is no float."""
 
 
 def episode_to_json(episode: Episode) -> dict[str, Any]:
@@ -68,31 +76,93 @@ def episode_from_json(content: Mapping[str, Any]) -> Episode:
     """Return the episode of a line's content. Other content raises an error of Python, such as a KeyError."""
     start, task = content["start"], content["task"]
     attempt = Attempt(
-        task=Task(task["prompt"], from_plain(task["answer"]), task["id"], from_plain(task["data"])),
-        messages=tuple(from_plain(content["messages"])),
-        answer=content["answer"],
+        task=Task(
+            of_kind(str, task["prompt"], "prompt"),
+            from_plain(task["answer"]),
+            of_kind(str, task["id"], "id"),
+            of_kind(Mapping, from_plain(task["data"]), "data"),
+        ),
+        messages=_messages_in(content["messages"], "messages"),
+        answer=of_kind(str | None, content["answer"], "answer"),
         calls=tuple(_call_in(call) for call in content["calls"]),
-        turns=content["turns"],
-        final=from_plain(content.get("final", {})),
-        seat=content.get("seat"),
-        worlds=tuple(from_plain(content.get("worlds", []))),
+        turns=of_kind(int, content["turns"], "turns"),
+        final=of_kind(Mapping, from_plain(content.get("final", {})), "final"),
+        seat=of_kind(str | None, content.get("seat"), "seat"),
+        worlds=_mappings_in(content.get("worlds", []), "worlds"),
     )
     return Episode(
-        start=Start(**{**start, "prefix": tuple(from_plain(start["prefix"]))}),
+        start=_start_in(start),
         attempt=attempt,
         rows=tuple(_row_in(row) for row in content["rows"]),
         ending=Ending(content["ending"]),
-        reward=content["reward"],
-        parts=content["parts"],
-        fault=content["fault"],
-        tools=tuple(from_plain(content["tools"])),
-        seconds=content["seconds"],
+        reward=None if content["reward"] is None else finite(content["reward"], "reward"),
+        parts=numbers_by_name(content["parts"], "parts"),
+        fault=of_kind(str, content["fault"], "fault"),
+        tools=_tools_in(content["tools"]),
+        seconds=finite(content["seconds"], "seconds"),
     )
+
+
+def of_kind(kind: Any, value: Any, name: str) -> Any:
+    """Return a value of this kind. Raise a TypeError that names any other."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r:.60}; expected {getattr(kind, '__name__', kind)}")
+    return value
+
+
+def finite(value: Any, name: str) -> Any:
+    """Return a finite number. Raise a TypeError that names anything else."""
+    if not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        raise TypeError(f"{name} is {value!r:.60}; expected a finite number")
+    return value
+
+
+def numbers_by_name(values: Any, name: str) -> Mapping[str, Any]:
+    """Return finite numbers by name. Raise a TypeError for anything else."""
+    for part, value in of_kind(Mapping, values, name).items():
+        finite(value, f"{name}[{part!r:.60}]")
+    return values  # type: ignore[no-any-return]
+
+
+def _mappings_in(values: Any, name: str) -> tuple[Any, ...]:
+    return tuple(of_kind(Mapping, value, name) for value in of_kind(list, from_plain(values), name))
+
+
+def _messages_in(values: Any, name: str) -> tuple[Any, ...]:
+    messages = _mappings_in(values, name)
+    for message in messages:
+        of_kind(str, message["role"], "role")
+        if isinstance(content := message.get("content"), list | tuple):
+            for part in content:
+                of_kind(Mapping, part, "a part of content")
+    return messages
+
+
+def _tools_in(values: Any) -> tuple[Any, ...]:
+    tools = _mappings_in(values, "tools")
+    for schema in tools:
+        function = of_kind(Mapping, schema.get("function", {}), "function")
+        parameters = of_kind(Mapping, function.get("parameters", {}), "parameters")
+        of_kind(Mapping, parameters.get("properties", {}), "properties")
+    return tools
+
+
+def _start_in(content: Mapping[str, Any]) -> Start:
+    start = Start(**{**content, "prefix": _messages_in(content["prefix"], "prefix")})
+    for name in ("task", "seed", "group"):
+        of_kind(int, getattr(start, name), name)
+    of_kind(str | None, start.seat, "seat")
+    of_kind(str, start.env, "env")
+    return start
 
 
 def _call_in(content: Mapping[str, Any]) -> Call:
     plain = {"arguments": from_plain(content["arguments"]), "written": from_plain(content.get("written"))}
-    return Call(**{**content, **plain, "status": Status(content["status"])})
+    call = Call(**{**content, **plain, "status": Status(content["status"])})
+    for name, kind in _OF_CALLS.items():
+        of_kind(kind, getattr(call, name), name)
+    finite(call.seconds, "seconds")
+    return call
 
 
 def _row_out(row: TokenRow) -> dict[str, Any]:
@@ -110,6 +180,8 @@ def _row_out(row: TokenRow) -> dict[str, Any]:
 
 def _row_in(content: Mapping[str, Any]) -> TokenRow:
     ids = np.array(content["ids"], np.int32)
+    if ids.ndim != 1:
+        raise ValueError("the ids of a row are no list of numbers")
     sampled = np.zeros(len(ids), np.bool_)
     for begin, end in content["sampled"]:
         if not 0 <= begin < end <= len(ids):
@@ -117,7 +189,10 @@ def _row_in(content: Mapping[str, Any]) -> TokenRow:
         sampled[begin:end] = True
     versions = np.full(len(ids), -1, np.int32)
     runs = content["versions"]
-    versions[sampled] = np.repeat([version for version, _ in runs], [length for _, length in runs])
+    lengths = [length for _, length in runs]
+    if min(lengths, default=1) < 1 or sum(lengths) != sampled.sum():  # Before they are written out one by one.
+        raise ValueError(f"the versions of a row are of {sum(lengths)} tokens, and {sampled.sum()} were sampled")
+    versions[sampled] = np.repeat([version for version, _ in runs], lengths)
     return TokenRow(ids, sampled, numbers_from_json(sampled, content["logprobs"]), versions)
 
 

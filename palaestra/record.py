@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.episode import Episode, TokenRow
-from palaestra.episode_json import episode_from_json, episode_to_json, numbers_from_json, numbers_to_json
+from palaestra.episode_json import (
+    episode_from_json,
+    episode_to_json,
+    finite,
+    numbers_by_name,
+    numbers_from_json,
+    numbers_to_json,
+    of_kind,
+)
 from palaestra.errors import RecordError, UsageError
 from palaestra.plain import from_plain, to_plain
 
@@ -164,7 +172,7 @@ def from_line(line: bytes) -> Record:
         raise ValueError("its digest does not fit its content: it was changed after it was written")
     try:
         return _record_in(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"its fields are not those of an episode: {type(error).__name__}: {error}") from None
 
 
@@ -205,6 +213,7 @@ def _record_in(content: Mapping[str, Any]) -> Record:
     options, episode = from_plain(content["options"]), episode_from_json(content)
     if not all(isinstance(name, str) for name in (content["env_id"], *options)):
         raise TypeError(f"expected names, and it has {content['env_id']!r} with the options {options!r}")
+    of_kind(str, content["agent"], "agent")
     lessons = tuple(_lesson_in(lesson, episode.rows) for lesson in content["lessons"])
     synthetic = content.get("synthetic", False) is True
     return Record(content["env_id"], episode, options, content["agent"], lessons, synthetic)
@@ -225,5 +234,11 @@ def _lesson_out(lesson: Lesson, rows: Sequence[TokenRow]) -> dict[str, Any]:
 def _lesson_in(content: Mapping[str, Any], rows: Sequence[TokenRow]) -> Lesson:
     pairs = zip(rows, content["trainer_logprobs"], strict=False)
     logprobs = tuple(numbers_from_json(row.sampled, values) for row, values in pairs)
-    remarks = from_plain(content.get("remarks", {}))
-    return Lesson(content["step"], content["terms"], content["advantage"], logprobs, content["updates"], remarks)
+    return Lesson(
+        of_kind(int, content["step"], "step"),
+        numbers_by_name(content["terms"], "terms"),
+        finite(content["advantage"], "advantage"),
+        logprobs,
+        of_kind(int, content["updates"], "updates"),
+        of_kind(Mapping, from_plain(content.get("remarks", {})), "remarks"),
+    )

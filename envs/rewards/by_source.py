@@ -46,8 +46,9 @@ async def rule_reward(answer: str | None, expected: Sequence[str], source: str =
         return 0.0
     kind = kind_of(expected, source)
     if kind == "whether":
-        words = set(normalised(answer).split())
         clauses = [normalised(clause).split() for clause in _CLAUSES.split(answer)]
+        # In the whole answer "yes,no" is one word, and so is "yes" of "yes-no" in its clause.
+        words = {*normalised(answer).split(), *(word for clause in clauses for word in clause)}
         stated = [[*dropwhile(_LEADING.__contains__, clause)] for clause in clauses]
         return float(any([text] in stated and _OPPOSITE[text] not in words for text in map(normalised, expected)))
     if kind == "math":

@@ -1,7 +1,7 @@
 """Short answers in words: exact match and token F1, normalised as SQuAD and Search-R1 do, and numbers as numbers.
 
 Lower case, no punctuation, no articles, single blanks; of several expected answers the best one counts. Punctuation
-stays where another number or name would result without it: -5 is not 5, 3.14 not 314, C++ not C. Where the
+stays where another number or name would result without it: -5 is not 5, 3.14 not 314, 1e-3 not 1e3, C++ not C. Where the
 expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing. An expected
 answer without words after normalising (A, The, !) shares none. An empty answer is never right. Left out, as long
 answers would game it: testing only whether the expected answer occurs somewhere.
@@ -19,7 +19,8 @@ WHETHER = frozenset({"yes", "no", "true", "false", "noanswer"})
 """Answers for which F1 is the exact match."""
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b(?![+#])")
 _MARKS = re.compile(
-    r"""(?P<minus>(?<![\w\-\u2212\u2013])(?<!\d\s)[-\u2212\u2013](?=[$\u20ac\u00a3]?\.?\d))
+    r"""(?P<minus>(?<![\w\-\u2212\u2013])(?<!\d\s)[-\u2212\u2013\ufe63\uff0d](?=[$\u20ac\u00a3]?\.?\d)
+        |(?<=\de)[-\u2212\u2013\ufe63\uff0d](?=\d))
     |(?P<kept>(?<![^\W\d])(?<!\.)\.(?=\d)|(?<=[^\W\d_])[+#]+(?!\w))
     |(?P<grouping>(?<=\d),(?=\d{3}(?!\d)))
     |(?P<between>(?<=\d)[^\w\s]+?(?=[-\u2212\u2013]?\.?\d))

@@ -136,7 +136,9 @@ def _run(arguments: list[str]) -> int:
                 print(f"palaestra {name} needs {error.name}: pip install 'palaestra[{extra}]'", file=sys.stderr)
                 return 2
     except PalaestraError as error:
-        print(f"palaestra {name}: {error}", file=sys.stderr)
+        from palaestra.cli.output import say_error
+
+        say_error(f"palaestra {name}: {error}")
         return 2
     return status
 

@@ -116,8 +116,10 @@ def note(text: str) -> None:
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:
-    """Print text unchanged: without markup and highlighting, and not folded outside a terminal."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    """Print text without markup and highlighting, not folded outside a terminal, its control characters spelled out."""
+    from palaestra.envs.core.transcript import visible
+
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def table(

@@ -62,6 +62,13 @@ def reporting(path: Path | None) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{path} could not be written ({error.strerror}); the figures are above") from error
 
 
+def say_error(text: str) -> None:
+    """Print an error to standard error. It may quote a stranger's file, so control characters are spelled out."""
+    from palaestra.envs.core.transcript import visible
+
+    print(visible(text), file=sys.stderr)
+
+
 def require_writable(option: str, path: Path) -> None:
     """Refuse, before the work, a file that cannot be written after it."""
     writable = os.access(path, os.W_OK) and not path.is_dir() if path.exists() else os.access(path.parent, os.W_OK)

@@ -28,7 +28,7 @@ from palaestra.cli.agents import (
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import display, note, show_line
 from palaestra.cli.ids import resolve
-from palaestra.cli.output import reporting
+from palaestra.cli.output import reporting, say_error
 from palaestra.cli.rollout_file import MOST_SAMPLES, RolloutFile, start_of
 from palaestra.cli.shared_options import EpisodeOptions
 from palaestra.cli.stitching import NAME as STITCHED
@@ -215,7 +215,7 @@ def run_rollouts(
         except PalaestraError as error:
             if file is None or (isinstance(error, UsageError) and not file.done):
                 raise  # The same command would be refused again.
-            print(f"palaestra {name}: {error}\n{_way_on(file)}", file=sys.stderr)
+            say_error(f"palaestra {name}: {error}\n{_way_on(file)}")
             return 2
 
 

@@ -15,7 +15,7 @@ import tyro
 
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import display, note
-from palaestra.cli.output import reporting
+from palaestra.cli.output import reporting, say_error
 from palaestra.cli.short_help import short_help
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.run.folder import Run
@@ -67,7 +67,7 @@ def go_on(
             except PalaestraError as error:
                 if not resumed and record.withdraw():
                     raise  # There is nothing to go on with, and the corrected command shall find the name free.
-                print(f"palaestra {command}: {error}\n{_way_on(command, record)}", file=sys.stderr)
+                say_error(f"palaestra {command}: {error}\n{_way_on(command, record)}")
                 return 2
     return 0
 

@@ -6,8 +6,9 @@
 
 The score block holds one number and nothing else, apart from marks of Markdown, quotation marks and a full stop. A
 critique that is missing is empty. Whatever leaves the score in doubt (no number, words beside it, two numbers, 7/10,
-70%, two scores, one that may be quoted in the critique or in thoughts, a block that is not closed) is a ValueError with
-the reason: it is asked for again, and never a 0. Left out: asking again (`palaestra.endpoint.judge`).
+70%, two scores, one that may be quoted in the critique or in thoughts, words on the line of the block or another number
+after it, a block that is not closed) is a ValueError with the reason: it is asked for again, and never a 0. Left out:
+asking again (`palaestra.endpoint.judge`).
 """
 
 import math
@@ -17,6 +18,12 @@ from dataclasses import dataclass
 _SCORE = re.compile(r"[\s*_`\"']*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)[\s*_`\"'.]*")
 """A block that is one number. A word beside it may make another number of it: 8 out of 10, not 1, 80 percent."""
 _TAG = re.compile(r"<(/?)\s*(think|critique|score)\s*>", re.IGNORECASE)
+_MARKUP = re.compile(r"<[^<>]*>")
+_LABEL = re.compile(r"\W*(?:(?:my|the|final|overall)\s+)*score\W*", re.IGNORECASE)
+"""Words that may stand before the block on its line."""
+_QUOTED = re.compile(r"\s*[>|]")
+_ANOTHER = re.compile(r"\d|\bscore", re.IGNORECASE)
+"""Text after the block that may be another score."""
 _WHOLE = ["think", "/think", "critique", "/critique", "score", "/score"]
 
 
@@ -53,6 +60,7 @@ def read_verdict(text: str, clamp: bool = True) -> Verdict:
         raise ValueError("its <score> stands in its <critique>, where it may be quoted")
     if not math.isfinite(value):
         raise ValueError(f"its <score> holds {score.strip()[:40]!r}; expected one number from 0 to 1 and nothing else")
+    _require_alone(spoken)
     within = min(max(value, 0.0), 1.0)
     if value != within and not clamp:
         raise ValueError(f"its <score> is {value:g}, which is not from 0 to 1")
@@ -80,6 +88,18 @@ def _divided(text: str) -> tuple[str, str]:
     if re.search(r"<\s*score\s*>", text[end[0].end() : end[-1].start()], re.IGNORECASE):
         raise ValueError("it has a <score> between two </think>, which may be its own")
     return text[begin[0].end() if begin else 0 : end[-1].start()], text[end[-1].end() :]
+
+
+def _require_alone(spoken: str) -> None:
+    """Raise a ValueError where the one score block may be a quotation, or only a part of a score (<score>1</score>/10)."""
+    text = re.sub(r"<\s*critique\s*>.*<\s*/\s*critique\s*>", "", spoken, flags=re.IGNORECASE | re.DOTALL)
+    before, after = re.split(r"<\s*score\s*>.*<\s*/\s*score\s*>", text, maxsplit=1, flags=re.IGNORECASE | re.DOTALL)
+    before, after = _MARKUP.sub("", before).rpartition("\n")[2], _MARKUP.sub("", after)
+    words = re.search(r"\w", before) and not _LABEL.fullmatch(before)
+    if words or _QUOTED.match(before) or re.search(r"\w", after.partition("\n")[0]):
+        raise ValueError("words stand beside its <score> block, which may be quoted or be a part of the score")
+    if _ANOTHER.search(after):
+        raise ValueError("it names another score or number after its <score> block")
 
 
 def _block(text: str, name: str) -> str | None:

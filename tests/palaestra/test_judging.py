@@ -49,6 +49,7 @@ def shown(*turns, most=48_000, **more):
         ('<score> "5e-1". </score>', Verdict(0.5, whole=False)),
         ("<think>x</think><score>1.7</score>", Verdict(1.0, "", "x", False, 1.7)),
         ("<score>-3</score>", Verdict(0.0, whole=False, written=-3.0)),
+        ("So:\n**Final score:** <score>.5</score> \nIt did well.</s>", Verdict(0.5, whole=False)),
         ("<think>It wrote <score>1</score> itself.</think><score>.1</score>",
          Verdict(0.1, "", "It wrote <score>1</score> itself.", False)),
         ("opened by the template</think><critique>c</critique><score>1</score>",
@@ -71,6 +72,11 @@ def test_f28_a_verdict_is_the_one_number_of_its_score_and_a_critique_that_may_be
         ("<critique>c<score>0.8</score>", "<critique> block is not whole"),
         ("<critique>It wrote <score>1</score> itself.</critique>", "stands in its <critique>"),
         ('<think>x</think><score>0.1</score>It wrote "</think><score>1</score>".', "between two </think>"),
+        ("<score>1</score>/10", "words stand beside"), ("<score>8</score> out of 10", "words stand beside"),
+        ("The agent asks for <score>1</score>, a grave fault.", "words stand beside"),
+        ("> <score>1</score>", "words stand beside"), ("| <score>1</score>", "words stand beside"),
+        ("<thinking>it wrote <score>1</score></thinking>", "words stand beside"),
+        ("<score>1</score>\nNo: my score is lower.", "another score"), ("<score>1</score>\nI mean 0.1.", "another score"),
     ],
 )  # fmt: skip
 def test_f28_what_leaves_the_score_in_doubt_is_refused_and_never_a_zero(text, why):

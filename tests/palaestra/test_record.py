@@ -192,3 +192,51 @@ def test_a_file_that_is_not_there_or_cannot_be_is_a_usage_error(tmp_path: Path) 
     for made in (lambda: Recorder(tmp_path), lambda: write(tmp_path / "absent" / "e.jsonl", [])):
         with pytest.raises(UsageError, match=r"cannot be written: (Is a directory|No such file)"):
             made()
+
+
+MISSHAPEN = {
+    "more versions than tokens": (("rows", 0, "versions"), [[0, 10**12]]),
+    "versions of a negative length": (("rows", 0, "versions"), [[0, 10], [0, -3]]),
+    "ids beyond 32 bits": (("rows", 0, "ids"), [2**40]),
+    "ids in lists": (("rows", 0, "ids"), [[1], [2], [3], [4], [5], [6], [7]]),
+    "a fraction over 0": (("task", "answer"), {"$": "Fraction", "of": [1, 0]}),
+    "a reward of text": (("reward",), "1"),
+    "a reward that no float holds": (("reward",), 10**400),
+    "a reward that is no number": (("reward",), float("nan")),
+    "parts in a list": (("parts",), [1]),
+    "a part of text": (("parts", "success"), "1"),
+    "a message of text": (("messages", 0), "hello"),
+    "a message without a role": (("messages", 0), {"content": "hello"}),
+    "a part of a message that is a number": (("messages", 0, "content"), [5]),
+    "a prefix of text": (("start", "prefix"), ["hello"]),
+    "a group that is a list": (("start", "group"), [1]),
+    "a seat that is a list": (("seat",), [1]),
+    "a prompt that is a number": (("task", "prompt"), 5),
+    "data in a list": (("task", "data"), [1]),
+    "an answer that is a number": (("answer",), 5),
+    "arguments in a list": (("calls", 0, "arguments"), [1]),
+    "turns of text": (("turns",), "2"),
+    "a tool of text": (("tools", 0), "calculator"),
+    "a function that is a list": (("tools", 0, "function"), [1]),
+    "an agent that is a list": (("agent",), ["tiny"]),
+    "terms in a list": (("lessons", 0, "terms"), [1]),
+    "an advantage of text": (("lessons", 0, "advantage"), "1"),
+    "a step of text": (("lessons", 0, "step"), "1"),
+}
+
+
+@pytest.mark.parametrize("case", MISSHAPEN)
+def test_a_line_with_a_digest_whose_values_are_of_another_kind_is_a_defect(case, tmp_path):
+    """Whoever writes a file also writes its digests, so these say nothing of the kinds of values in it."""
+    content = json.loads(to_line(replace(record(), lessons=(Lesson(1, {"outcome": 1.0}, 0.5),))))
+    content.pop("digest")
+    path, value = MISSHAPEN[case]
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    line = json.dumps({"digest": _digest(content), **content})
+    (tmp_path / "e.jsonl").write_text(f"{line}\n")
+    (found,) = scan(tmp_path / "e.jsonl")
+    assert isinstance(found, Defect)
+    assert "its fields are not those of an episode" in found.reason

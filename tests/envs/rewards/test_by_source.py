@@ -46,7 +46,7 @@ def test_f37_the_rule_of_a_source_decides(answer, expected, source, reward):
 NO_SIDE = (
     "not sure, no idea", "There is no way to know.", "no evidence, not true", "not false", "No answer.", "yes-no",
     "no or yes", "yes, no", "first true, then false. yes. no", "It is not no.", "untrue",
-    "no one knows, it is true of no one",
+    "no one knows, it is true of no one", "yes,no", "no.yes", "true;false", "false\u2014true", "(yes)no", "yes\nno:",
 )  # fmt: skip
 SIDES = (
     "{}", "{}.", "**{}**", "{}, because there is one", "The answer is {}.", "So it's {}!", "My final answer: {}",
