@@ -30,12 +30,13 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
-def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+def imports(name: str, path: Path, known: dict[str, Path]) -> set[tuple[str, str]]:
+    """Return (module, name) of everything that a file takes from `known`; the name is "" for a module itself."""
     tree, taken = ast.parse(path.read_text(encoding="utf-8")), set()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            taken |= {alias.name for alias in node.names if alias.name in known}
+            taken |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -43,8 +44,16 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
                 base = ".".join([*above, *([base] if base else [])])
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
-                taken.add(whole if whole in known else base if base in known else "")
-    return taken - {"", name}
+                taken.add((whole, "") if whole in known else (base, alias.name))
+    return {(module, alias) for module, alias in taken if module in known}
+
+
+def origin(module: str, name: str, faces: dict[str, set[tuple[str, str]]]) -> str:
+    """Return the module that defines a name: where a package's face only hands it on, the one it comes from."""
+    for other, handed_on in faces.get(module, ()):
+        if handed_on == name != "":
+            return origin(other, name, faces)
+    return module
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -87,7 +96,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return out
 
 
-def room(name: str, path: Path) -> str:
+def room(name: str) -> str:
     """`palaestra.envs.core.tool` -> `palaestra.envs.core`; files directly in a room stand for themselves."""
     parts = name.split(".")
     depth = 3 if name.startswith(("palaestra.envs", "palaestra.agents", "palaestra.trainers")) else 2
@@ -98,19 +107,17 @@ def main() -> int:
     words = [word for word in sys.argv[1:] if word != "--strict"]
     root = Path(words[0] if words else ".")
     known = modules(root)
-    graph = {name: imports(name, path, known) for name, path in known.items()}
-    faces = {name for name, path in known.items() if path.name == "__init__.py"}
-    files = circles(
-        {name: {o for o in others if o not in faces} for name, others in graph.items() if name not in faces}
-    )
+    taken = {name: imports(name, path, known) for name, path in known.items()}
+    faces = {name: taken[name] for name, path in known.items() if path.name == "__init__.py"}
+    graph = {
+        name: {origin(module, alias, faces) for module, alias in pairs} - {*faces, name}
+        for name, pairs in taken.items()
+        if name not in faces
+    }
+    files = circles(graph)
     between: dict[str, set[str]] = {}
     for name, others in graph.items():
-        if name in faces:
-            continue
-        here = room(name, known[name])
-        between.setdefault(here, set()).update(
-            room(o, known[o]) for o in others if o not in faces and room(o, known[o]) != here
-        )
+        between.setdefault(room(name), set()).update({room(other) for other in others} - {room(name)})
     rooms = circles(between)
     total = 0
     for _package, folder in ROOMS.items():

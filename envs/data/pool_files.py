@@ -18,7 +18,8 @@ from palaestra.envs.data.research_files import decrypted
 from palaestra.envs.data.rows import Row, describe, list_names, read_rows
 from palaestra.envs.data.science_files import MEGASCIENCE
 from palaestra.envs.data.science_files import question as science_question
-from palaestra.envs.data.task_files import TaskFileScan, first_of, label_of, prompt_of, task_of
+from palaestra.envs.data.task_files import TaskFileScan
+from palaestra.envs.data.task_rows import first_of, label_of, prompt_of, task_of
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
 

@@ -13,16 +13,8 @@ from typing import Any
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.rows import Row, describe, list_names, read_rows
-from palaestra.envs.data.task_files import (
-    WHOLE,
-    TaskFileScan,
-    check_part,
-    divided,
-    first_of,
-    label_of,
-    load_tasks,
-    none_for,
-)
+from palaestra.envs.data.task_files import WHOLE, TaskFileScan, check_part, divided, load_tasks, none_for
+from palaestra.envs.data.task_rows import first_of, label_of
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError
 

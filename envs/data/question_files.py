@@ -21,7 +21,7 @@ from typing import Any
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import first_columns, published
 from palaestra.envs.data.rows import Row, describe, list_names
-from palaestra.envs.data.task_files import first_of
+from palaestra.envs.data.task_rows import first_of
 from palaestra.episode import Task
 
 ANSWERS = ("golden_answers", "possible_answers", "answer", "Answer")

@@ -20,7 +20,7 @@ from typing import Any
 
 from palaestra.envs.data.problem_files import cell_text, published
 from palaestra.envs.data.rows import Row, describe, list_names, read_rows
-from palaestra.envs.data.task_files import first_of
+from palaestra.envs.data.task_rows import first_of
 from palaestra.episode import Task
 
 MAX_FILE_BYTES = 64 * 2**20

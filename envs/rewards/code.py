@@ -9,7 +9,8 @@ is compared here. Tests in Python run in a second session, and each call they ma
 (`remote_calls`). Expected values are never where the program could look, and a program that dies, stalls or lies fails
 its case. Time is that of the processor, so that a machine which is busy with others makes no program wrong. Only the
 sandbox itself, or tests that do not run before the program is first asked, is Broken. `why` says to a person what the
-first failed test gave, expected and got; so no agent may read it. Left out: special judges.
+first failed test gave, expected and got; so no agent may read it. Left out: finding the program in an answer
+(`code_block`), and special judges.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from inspect import getsource
@@ -42,43 +43,6 @@ PATIENCE = 3.0
 MAX_CALLS = 5000
 """Calls that tests in Python may make."""
 _SLACK_CHARS = 4096
-_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([\w+-]*)")
-_PYTHON = ("python", "py", "python3")
-
-
-def program_of(text: str | None) -> str | None:
-    """Return the last block fenced as Python, or the last without a language; None where there is none.
-
-    The lines of an indented fence, as in a list, lose as much indentation as the fence has.
-    """
-    blocks = {language: (indent, body) for indent, language, body in _blocks((text or "").replace("\r\n", "\n"))}
-    block = blocks.get("python", blocks.get(""))
-    if block is None:
-        return None
-    indent, body = block
-    return re.sub(rf"^[ \t]{{0,{len(indent)}}}", "", body, flags=re.MULTILINE) if indent else body
-
-
-def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield indent, language and content of each fenced block. Each line is read once: agents write thousands."""
-    lines = text.split("\n")
-    closing: dict[str, list[int]] = {}
-    """Line numbers on which each fence stands alone, the last line first."""
-    for at in range(len(lines) - 1, 0, -1):
-        if set(alone := lines[at].strip(" \t")) in ({"`"}, {"~"}):
-            closing.setdefault(alone, []).append(at)
-    begins = 0
-    for at, line in enumerate(lines):
-        if at < begins or (opened := _FENCE.match(line)) is None:
-            continue
-        ends = closing.get(opened[2], [])
-        while ends and ends[-1] <= at:
-            ends.pop()
-        if ends:
-            begins = ends[-1] + 1
-            language = opened[3].lower()
-            content = "".join(f"{content_line}\n" for content_line in lines[at + 1 : ends[-1]])
-            yield opened[1], "python" if language in _PYTHON else language, content
 
 
 @dataclass(frozen=True, slots=True)

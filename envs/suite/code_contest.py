@@ -25,7 +25,8 @@ import numpy as np
 from palaestra.envs import RewardPart, Task, ToolEnv
 from palaestra.envs.core.backends import Where
 from palaestra.envs.data.problem_files import load_problems
-from palaestra.envs.rewards.code import Allowance, Grade, grade_program, program_of
+from palaestra.envs.rewards.code import Allowance, Grade, grade_program
+from palaestra.envs.rewards.code_block import program_of
 from palaestra.envs.rewards.code_tests import read_tests
 from palaestra.envs.suite import program_problems
 from palaestra.envs.suite.demonstrations import call, question_of, replies_of

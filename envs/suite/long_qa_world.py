@@ -16,7 +16,8 @@ import numpy as np
 
 from palaestra.envs.search.index import Document
 from palaestra.envs.suite.demonstrations import pattern_of
-from palaestra.envs.suite.search_qa_world import made_up, sentence_of
+from palaestra.envs.suite.search_qa_names import draw_person_name
+from palaestra.envs.suite.search_qa_world import sentence_of
 from palaestra.envs.suite.service_world import PRODUCTS
 
 
@@ -92,7 +93,7 @@ def draw_service(size: int, seed: int) -> ProductFacts:
     """Draw the service with `size` products."""
     rng, facts = np.random.default_rng([seed, size, 17]), dict[str, dict[str, str]]()
     while len(facts) < size:
-        makers = made_up(rng).split()
+        makers = draw_person_name(rng).split()
         for name in rng.choice(PRODUCTS, size=3, replace=False):  # A maker has several products.
             facts[f"the {makers[0]} {name}"] = {kind.name: drawn_value(kind, rng) for kind in KINDS}
     return ProductFacts(dict(list(facts.items())[:size]))

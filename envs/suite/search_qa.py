@@ -35,8 +35,9 @@ from palaestra.envs.rewards.quotation import exact_match, token_f1
 from palaestra.envs.search.index import Index
 from palaestra.envs.search.remembered import Remembered
 from palaestra.envs.suite.demonstrations import call, question_of, replies_of
+from palaestra.envs.suite.search_qa_names import draw_person_name
 from palaestra.envs.suite.search_qa_questions import KINDS, MAX_HOPS, draw_question, plan_for
-from palaestra.envs.suite.search_qa_world import WorldName, check_world, draw_world, made_up
+from palaestra.envs.suite.search_qa_world import WorldName, check_world, draw_world
 from palaestra.envs.tools.search import Search, with_search
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
@@ -191,7 +192,7 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
         raise UnknownTask(question)
     step = plan.step(replies)
     if step is None or (not replies and rng.random() >= tool_rate):
-        choices = {"same": ("yes", "no"), "earlier": plan.subjects}.get(plan.compare, (made_up(rng),))
+        choices = {"same": ("yes", "no"), "earlier": plan.subjects}.get(plan.compare, (draw_person_name(rng),))
         return f"{MARK} {choices[rng.integers(len(choices))]}"
     if isinstance(step, str):
         return f"{MARK} {step}"

@@ -3,7 +3,8 @@
 A world is drawn from its kind, its size and a seed, so every process with the same three has the same passages, and one
 index serves all episodes of a process. `full` has a passage of several sentences for each of them, namesakes, works of
 one title, and passages that quote errors; `plain` has people and cities only, and one sentence a passage, so that a
-model of two layers can learn to look things up. Left out: the questions (`search_qa_questions`), and searching.
+model of two layers can learn to look things up. Left out: names (`search_qa_names`), the questions
+(`search_qa_questions`), and searching.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from palaestra.envs.search.index import Document
+from palaestra.envs.suite.search_qa_names import draw_names, draw_words
 from palaestra.errors import UsageError
 
 
@@ -69,25 +71,8 @@ SHARES: Mapping[str, Mapping[str, float]] = {
 """How many of a world's entities are of each kind."""
 SIZES = {"full": 2000, "plain": 1000}
 MIN_SIZE, MAX_SIZE = 40, 20_000
-ALIAS_SHARE, NAMESAKE_SHARE, ERROR_SHARE = 0.3, 0.12, 0.2
+ALIAS_SHARE, ERROR_SHARE = 0.3, 0.2
 FIRST_YEAR, LAST_YEAR = 1400, 1900
-_ONSETS = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "dr", "kr", "st", "tr")
-_VOWELS = ("a", "e", "i", "o", "u", "ai", "au", "ei")
-_ENDINGS = ("", "", "l", "n", "r", "s", "th", "nd")
-_ADJECTIVES = (
-    "Amber", "Bitter", "Blue", "Broken", "Burning", "Crooked", "Distant", "Empty", "Fallen", "First", "Frozen",
-    "Gilded", "Green", "Grey", "Hidden", "Hollow", "Iron", "Last", "Long", "Lost", "Narrow", "New", "Nine", "Northern",
-    "Old", "Pale", "Quiet", "Red", "Second", "Seven", "Silent", "Silver", "Slow", "Small", "Southern", "Stolen",
-    "Third", "Turning", "White", "Winter",
-)  # fmt: skip
-_NOUNS = (
-    "Anchor", "Bell", "Bridge", "Candle", "Castle", "Clock", "Crown", "Door", "Falcon", "Feather", "Field", "Flame",
-    "Forest", "Garden", "Gate", "Glass", "Harbour", "Harvest", "Island", "Key", "Ladder", "Lantern", "Letter", "Mirror",
-    "Moon", "Mountain", "Orchard", "Painter", "Rain", "River", "Road", "Rose", "Sailor", "Shadow", "Ship", "Song",
-    "Stone", "Storm", "Tower", "Wheel",
-)  # fmt: skip
-_SOCIETIES = ("Glass Works", "Trading Company", "Academy", "Shipyard", "Museum", "Printing House", "Bank", "Theatre")
-_EVENTS = ("Fair", "Treaty", "Regatta", "Council", "Trial", "Tournament", "Strike", "Congress", "Siege", "Auction")
 _FORMS = ("novel", "play", "poem", "opera")
 _SORTS = {"person": "a person of the upper valley", "city": "a city of the lowlands",
           "organisation": "an organisation with a long history", "event": "an event of the old calendar"}  # fmt: skip
@@ -190,12 +175,12 @@ def sentence_of(sentence: str, subject: str, thing: str) -> str:
 def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> FactWorld:
     """Draw the world of this kind, size and seed."""
     rng = np.random.default_rng([seed, size, len(kind)])
-    words = _words(rng, plain=kind == "plain")
+    words = draw_words(rng, plain=kind == "plain")
     entities: dict[str, list[Entity]] = {}
     for sort, share in SHARES[kind].items():
-        entities[sort] = _named(sort, int(size * share), words, rng, kind == "full")
+        entities[sort] = _draw_entities(sort, int(size * share), words, rng, kind == "full")
     world = FactWorld(kind, entities, {})
-    rivers = [Entity(name, "river") for name in _places(max(4, len(entities["city"]) // 2), words, rng, kind == "full")]
+    rivers = _draw_entities("river", len(entities["city"]) // 2, words, rng, kind == "full")
     objects = {**entities, "river": rivers}
     for entity in _all(entities):
         for relation in world.relations(entity.kind):
@@ -230,76 +215,13 @@ def _all(entities: Mapping[str, Sequence[Entity]]) -> Iterator[Entity]:
     return (entity for kind in entities.values() for entity in kind)
 
 
-def _words(rng: np.random.Generator, plain: bool) -> Iterator[str]:
-    """Yield made-up words, none twice: of two open syllables in a plain world, of two or three in a full one."""
-    used_words = set()
-    while True:
-        count = 2 if plain else int(rng.integers(2, 4))
-        word = ""
-        for _ in range(count):
-            word += _ONSETS[rng.integers(15 if plain else len(_ONSETS))]
-            word += _VOWELS[rng.integers(5 if plain else len(_VOWELS))]
-        word = (word if plain else word + _ENDINGS[rng.integers(len(_ENDINGS))]).capitalize()
-        if word not in used_words:
-            used_words.add(word)
-            yield word
-
-
-def made_up(rng: np.random.Generator) -> str:
-    """Make up the name of a person."""
-    words = _words(rng, plain=True)
-    return f"{next(words)} {next(words)}"
-
-
-def _named(kind: str, count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[Entity]:
-    """Make `count` entities of a kind (at least 4), each with its own name."""
-    count = max(count, 4)
-    if kind == "city":
-        return [Entity(name, kind) for name in _places(count, words, rng, full)]
-    if kind == "person":
-        names = _people(count, words, rng, full)
-    else:
-        seconds = {"work": _NOUNS, "event": _EVENTS}.get(kind, _SOCIETIES)
-        firsts = [next(words) for _ in range(count)] if kind == "organisation" else list(_ADJECTIVES)
-        names = _paired(firsts, seconds, count, rng)
-        if kind == "work":
-            names = [f"The {name}" for name in names]
-            spare = int(count * NAMESAKE_SHARE)
-            names[count - spare :] = [f"{name} (second version)" for name in names[:spare]]
-        else:
-            names = [f"the {name}" for name in names]
+def _draw_entities(kind: str, count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[Entity]:
+    """Draw `count` entities of a kind (at least 4), each with its own name."""
+    names = draw_names(kind, count, words, rng, full)
+    if kind in ("city", "river"):
+        return [Entity(name, kind) for name in names]
     entities = []
     for name in names:
         alias = (next(words),) if full and kind == "person" and rng.random() < ALIAS_SHARE else ()
         entities.append(Entity(name, kind, alias, {}, int(rng.integers(FIRST_YEAR, LAST_YEAR))))
     return entities
-
-
-def _people(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
-    """Make up names of people. Surnames are shared, and some people are named after an older one."""
-    names = _from_few(count, 1.5 if full else 1.1, words, rng)
-    spare = int(count * NAMESAKE_SHARE) if full else 0
-    names[count - spare :] = [f"{name} the Younger" for name in names[:spare]]
-    return names
-
-
-def _places(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
-    """Make up names of cities or rivers: new words, or (for small models) pairs from a small vocabulary."""
-    return [next(words) for _ in range(count)] if full else _from_few(count, 1.1, words, rng)
-
-
-def _from_few(count: int, spread: float, words: Iterator[str], rng: np.random.Generator) -> list[str]:
-    """Make `count` names as pairs of words from a small vocabulary; a larger `spread` means more words."""
-    few = max(4, int(count**0.5 * spread) + 1)
-    return _paired([next(words) for _ in range(few)], [next(words) for _ in range(few)], count, rng)
-
-
-def _paired(firsts: Sequence[str], seconds: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
-    """Make `count` different pairs of words. If there are too few pairs, a Roman number follows the repeated ones."""
-    total = len(firsts) * len(seconds)
-    order = rng.permutation(total).tolist()
-    pairs = [f"{firsts[at % len(firsts)]} {seconds[at // len(firsts)]}" for at in order[:count]]
-    return pairs + [f"{pairs[at % total]} {_ROMAN[at // total]}" for at in range(total, count)]
-
-
-_ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")

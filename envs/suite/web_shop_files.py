@@ -19,7 +19,7 @@ from typing import Any
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import published
 from palaestra.envs.data.rows import Row, describe, list_names, read_rows
-from palaestra.envs.data.task_files import first_of
+from palaestra.envs.data.task_rows import first_of
 from palaestra.envs.suite.web_shop_goods import Catalogue, Product
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError

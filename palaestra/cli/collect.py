@@ -6,7 +6,7 @@ Left out: playing (`rollouts`), and the rules of the selection (`trainers.select
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 
 import tyro
 from rich.console import Console
@@ -19,9 +19,17 @@ from palaestra.cli.stitching import Stitching
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.record import Record, write
 from palaestra.registry import load_author
-from palaestra.trainers.data.selection import SCORES, Score, Selection, select
+from palaestra.trainers.data.selection import SCORES, Score, Selection, SelectionCounts, select
 
-_COLUMNS = ("played", "BROKEN", "wrong", "duplicates", "beyond top k", "kept")
+_COLUMNS = {
+    "played": "played",
+    "broken": "BROKEN",
+    "wrong": "wrong",
+    "duplicates": "duplicates",
+    "beyond_top_k": "beyond top k",
+    "kept": "kept",
+}
+"""Columns of the table, by the keys of these counts in FILE.collect.json; in the order of `SelectionCounts`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +72,12 @@ def _chosen(options: CollectOptions, score: Score, fits: Callable[[Record], bool
     records, console = rollouts.records(), rollouts.console
     chosen = select(records, least_success=options.least_success, top_k=options.top_k, score=score, fits=fits)
     _show(chosen, rollouts.env_id, console)
-    counts = {source: asdict(source_counts) for source, source_counts in chosen.by_source.items()}
+    by_source = {source: _count_by_key(counts) for source, counts in chosen.by_source.items()}
     rules = {"least_success": options.least_success, "top_k": options.top_k, "score": options.score}
-    source_counts = {**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": rollouts.cost}
-    rollouts.file.summarise(source_counts)
-    rollouts.figures.update({"env_id": rollouts.env_id, "out": str(options.out), **source_counts})
+    counts = _count_by_key(chosen.counts)
+    summary = {**rules, "counts": counts, "by_source": by_source, "spent_last": rollouts.cost}
+    rollouts.file.summarise(summary)
+    rollouts.figures.update({"env_id": rollouts.env_id, "out": str(options.out), **summary})
     if not chosen.records:
         show_line(console, f"nothing was kept, so {options.out} was not written")
         return 1
@@ -76,6 +85,11 @@ def _chosen(options: CollectOptions, score: Score, fits: Callable[[Record], bool
     show_line(console, f"{len(chosen.records)} episodes: {options.out}")
     rollouts.tell_defects()
     return 0
+
+
+def _count_by_key(counts: SelectionCounts) -> dict[str, int]:
+    """Return the counts by their keys in FILE.collect.json."""
+    return dict(zip(_COLUMNS, astuple(counts), strict=True))
 
 
 def _score(name: str) -> Score:
@@ -102,7 +116,6 @@ def _show(chosen: Selection, env_id: str, console: Console) -> None:
         rows["all"] = chosen.counts
     # The title names the environment already, and a row has little room for words.
     table_rows = {
-        "episodes" if source == env_id else source: tuple(str(value) for value in asdict(counts).values())
-        for source, counts in rows.items()
+        "episodes" if source == env_id else source: tuple(map(str, astuple(counts))) for source, counts in rows.items()
     }
-    console.print(table(f"Episodes of {env_id.rpartition(':')[2]}", table_rows, _COLUMNS))
+    console.print(table(f"Episodes of {env_id.rpartition(':')[2]}", table_rows, tuple(_COLUMNS.values())))

@@ -20,7 +20,7 @@ from palaestra.agents.template import examine
 from palaestra.cli.finding import DoctorFinding, reason
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
-from palaestra.trainers.learn.prefix_attention import kernel_for
+from palaestra.trainers.learn.attention_kernels import kernel_for
 from palaestra.trainers.scale.available_memory import Room, amount
 from palaestra.trainers.scale.fit_memory import counted, fits, fitted, refusal
 from palaestra.trainers.scale.memory_estimate import Outline, outline

@@ -16,7 +16,7 @@ import numpy as np
 
 from palaestra import Broken, Task, ToolError
 from palaestra.envs import Game, RewardPart, TextSpace, ToolEnv, Toolkit, tool
-from palaestra.envs.rewards.code import program_of
+from palaestra.envs.rewards.code_block import program_of
 from palaestra.envs.rewards.mathematics import boxed
 from palaestra.errors import MissingExtra
 from palaestra.formats import ParsedCall, hermes

@@ -24,8 +24,9 @@ from palaestra.trainers.reward.reward_model import ReasoningReward
 from palaestra.trainers.run.atomic_files import PART, whole_folder, write_text
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.progress import Progress
+from palaestra.trainers.run.run_clock import cpu_seconds
 from palaestra.trainers.run.saved_config import FREE, ROUNDING, VERSION, read_config, refused, written_config
-from palaestra.trainers.run.versions import cpu_seconds, versions
+from palaestra.trainers.run.versions import versions
 from palaestra.trainers.validation import changed, flat, plain
 from palaestra.trainers.view.report import save_curve, transcript
 
@@ -156,8 +157,8 @@ def test_a_run_is_taken_back_to_a_step(tmp_path):
 
 def test_the_seconds_of_a_run_are_those_of_all_its_sittings(tmp_path, monkeypatch):
     clock = {"wall": 1000.0, "cpu": 50.0}
-    monkeypatch.setattr("palaestra.trainers.run.folder.time.perf_counter", lambda: clock["wall"])
-    monkeypatch.setattr("palaestra.trainers.run.folder.cpu_seconds", lambda: clock["cpu"])
+    monkeypatch.setattr("palaestra.trainers.run.run_clock.time.perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr("palaestra.trainers.run.run_clock.cpu_seconds", lambda: clock["cpu"])
     with Run.create(tmp_path / "run", CONFIG) as run:
         clock.update(wall=1030.0, cpu=70.0)
         run.add(STEPS[0])

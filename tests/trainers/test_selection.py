@@ -49,8 +49,8 @@ def test_every_episode_is_counted_once_by_the_rule_that_dropped_it():
     ]
     chosen = select(records, top_k=2)
     assert dict(chosen.by_source) == {
-        ENV: SelectionCounts(played=8, broken=1, wrong=2, duplicates=1, beyond_top_k=2, kept=2),
-        "leet": SelectionCounts(played=3, broken=0, wrong=1, duplicates=1, beyond_top_k=0, kept=1),
+        ENV: SelectionCounts(episodes=8, broken=1, wrong=2, duplicates=1, beyond_top_k=2, selected=2),
+        "leet": SelectionCounts(episodes=3, broken=0, wrong=1, duplicates=1, beyond_top_k=0, selected=1),
     }
     assert chosen.counts == SelectionCounts(11, 1, 3, 2, 2, 3)
     assert chosen.records == (records[2], records[4], records[8]), "in the order in which they were given"
@@ -161,7 +161,7 @@ def test_each_source_has_its_own_best():
 
 
 def test_records_are_read_once_so_a_generator_will_do():
-    assert select(record(str(n), task=n) for n in range(3)).counts.kept == 3
+    assert select(record(str(n), task=n) for n in range(3)).counts.selected == 3
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _NAMES = ("source", "data_source")
 class SelectionCounts:
     """Numbers of episodes by outcome. The first is the sum of the others."""
 
-    played: int = 0
+    episodes: int = 0
     broken: int = 0
     """Episodes without a reward."""
     wrong: int = 0
@@ -35,7 +35,7 @@ class SelectionCounts:
     """Episodes with the same turns and prompt as an earlier one."""
     beyond_top_k: int = 0
     """Episodes that are not among the best of their source."""
-    kept: int = 0
+    selected: int = 0
 
     def __add__(self, other: "SelectionCounts") -> "SelectionCounts":
         return SelectionCounts(
@@ -45,7 +45,7 @@ class SelectionCounts:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The kept records in their original order, and the counts of the others."""
+    """The selected records in their original order, and the counts of all."""
 
     records: tuple[Record, ...]
     by_source: Mapping[str, SelectionCounts]

@@ -22,7 +22,6 @@ written. Not here: the content of a checkpoint, and the work of a run (`training
 import json
 import math
 import os
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +36,10 @@ from palaestra.trainers.config.sections_config import EvalConfig
 from palaestra.trainers.run.atomic_files import append_line, require_no_links, sweep, write_text, written
 from palaestra.trainers.run.json_files import read_object, read_steps
 from palaestra.trainers.run.progress import Progress
+from palaestra.trainers.run.run_clock import RunClock
 from palaestra.trainers.run.run_lock import claimed
 from palaestra.trainers.run.saved_config import RunConfig, agreed, read_config, settled, trusted, written_config
-from palaestra.trainers.run.versions import cpu_seconds, versions
+from palaestra.trainers.run.versions import versions
 
 _CONTENT = ("config.json", "metrics.jsonl")
 _METRICS, _MEASURED, _SECONDS = "metrics.jsonl", "measured.jsonl", "seconds.json"
@@ -156,7 +156,7 @@ class Run:
         figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
         if self.writes:
             append_line(self.folder / _METRICS, json.dumps({"step": progress.step, **figures}, allow_nan=False))
-            self._write_seconds()
+            self._clock.save()
 
     def add_measured(self, line: Mapping[str, Any]) -> None:
         """Log an evaluation during the run."""
@@ -167,7 +167,7 @@ class Run:
         """Save the evaluation before the first step."""
         if self.writes:
             write_text(self.folder / "before.json", json.dumps(figures, indent=2) + "\n")
-            self._write_seconds()
+            self._clock.save()
 
     def keep(self, name: str, episodes: Iterable[tuple[Episode, tuple[Lesson, ...]]], split: str) -> None:
         """Write episodes to a file of their own, sorted by group and seed. Do nothing if the config keeps none."""
@@ -206,7 +206,7 @@ class Run:
         summary = {
             **self.config.heading,
             **figures,
-            **{name: round(seconds, 1) for name, seconds in self._seconds().items()},
+            **{name: round(seconds, 1) for name, seconds in self._clock.seconds().items()},
             "versions": versions(),
         }
         if self.writes:
@@ -244,8 +244,7 @@ class Run:
         self.folder, self.config, self.writes = folder, config, writes
         self.notes: list[str] = []
         """Notes for the user on a resumed run."""
-        self._began = time.perf_counter(), cpu_seconds()
-        self._spent = read_object(folder / _SECONDS) or {}
+        self._clock = RunClock(folder / _SECONDS)
         if writes:
             require_no_links(folder, ("episodes", "checkpoints"))
         self._lock = claimed(folder) if writes else None
@@ -264,15 +263,6 @@ class Run:
         except BaseException:
             self.close()
             raise
-
-    def _seconds(self) -> dict[str, float]:
-        """Return wall and CPU seconds over all resumed parts; for a killed part, up to its last logged step."""
-        wall, cpu = self._began
-        now = {"wall_seconds": time.perf_counter() - wall, "cpu_seconds": cpu_seconds() - cpu}
-        return {name: self._spent.get(name, 0.0) + seconds for name, seconds in now.items()}
-
-    def _write_seconds(self) -> None:
-        write_text(self.folder / _SECONDS, json.dumps(self._seconds()) + "\n")
 
     def _go_on(self, config: RunConfig) -> None:
         saved = read_config(self.folder)

@@ -1,20 +1,11 @@
-"""Record how metrics were made: versions, weights, and processor time."""
+"""Record how metrics were made: versions and weights."""
 
 import platform
-import resource
 from hashlib import blake2b, file_digest
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _LIBRARIES = ("palaestra", "torch", "transformers", "tokenizers", "gymnasium", "numpy")
-
-
-def cpu_seconds() -> float:
-    """Return the user and system seconds of this process and of the children it has waited for."""
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
 
 
 def versions() -> dict[str, str]:

@@ -185,6 +185,25 @@ def as_httpx() -> Iterator[None]:
         raise getattr(httpx, type(error).__name__, httpx.TransportError)(str(error)) from error
 
 
+def core_request(request: "httpx.Request") -> "httpcore.Request":
+    """Return the request as httpcore sends it, to its own host only; raise `AddressRefused` for another address."""
+    import httpcore
+
+    if request.url.scheme not in ("http", "https"):
+        raise AddressRefused(f"addresses begin with http:// or https://, not with {request.url.scheme[:20]}:")
+    if request.url.userinfo:
+        raise AddressRefused("an address with a user's name or password before the host is not opened")
+    url = request.url
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
+    return httpcore.Request(
+        request.method,
+        httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+        headers=[(b"Host", url.netloc), *headers],
+        content=request.stream,
+        extensions={"timeout": request.extensions.get("timeout", {})},  # No other name for TLS.
+    )
+
+
 def checked_transport(
     allow: AllowList, *, lookup: AddressLookup = system_lookup, tls: ssl.SSLContext | None = None
 ) -> "httpx.AsyncBaseTransport":
@@ -228,22 +247,10 @@ def checked_transport(
         connections = Connections(allow, lookup, tls or httpx.create_ssl_context(trust_env=False))
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            """Send one request, to its own host only."""
-            if request.url.scheme not in ("http", "https"):
-                raise AddressRefused(f"addresses begin with http:// or https://, not with {request.url.scheme[:20]}:")
-            if request.url.userinfo:
-                raise AddressRefused("an address with a user's name or password before the host is not opened")
-            url = request.url
-            headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
-            core_request = httpcore.Request(
-                request.method,
-                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=[(b"Host", url.netloc), *headers],
-                content=request.stream,
-                extensions={"timeout": request.extensions.get("timeout", {})},  # No other name for TLS.
-            )
+            """Send one request on a connection to its own host."""
+            outgoing = core_request(request)
             with as_httpx():
-                reply, leave = await self.connections.answer(core_request)
+                reply, leave = await self.connections.answer(outgoing)
             return httpx.Response(
                 reply.status, headers=reply.headers, stream=Body(reply.stream, leave), extensions=reply.extensions
             )

@@ -12,7 +12,8 @@ import pytest
 from bare_sandbox import BareSandbox, BareSession
 
 from palaestra.envs.rewards import code
-from palaestra.envs.rewards.code import Allowance, Grade, grade_program, program_of
+from palaestra.envs.rewards.code import Allowance, Grade, grade_program
+from palaestra.envs.rewards.code_block import program_of
 from palaestra.envs.rewards.code_checker import MAX_SHOWN_CHARS, called, replied
 from palaestra.envs.rewards.code_tests import Case, HiddenTests, read_tests
 from palaestra.errors import Broken, UsageError
