@@ -288,7 +288,7 @@ OLD = json.dumps({"env_id": "palaestra/TwoHop-v0", "recipe": "grpo-tcr", "algori
         (edited(play={"ordered": 1}), "ordered is 1"),
         (edited(env={"env_id": "x", "env_options": "a=1"}), "env_options is 'a=1'"),
         (edited(optimizer={"learning_rate": None}), "learning_rate is None"),
-        (edited(recipe={"loss": {"name": "clap"}}), "loss is 'clap'; it must be one of clip"),
+        (edited(recipe={"loss": {"name": "clap"}}), "loss is 'clap'; did you mean 'clip'"),
         (
             edited(recipe={"advantage": {"name": "group", "shuffle": 3}}),
             "unknown option 'shuffle'; did you mean",
