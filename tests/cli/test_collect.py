@@ -141,6 +141,7 @@ def test_f19_a_teacher_is_filtered_scored_and_the_best_of_each_source_kept_with_
     played, kept = played_in(tmp_path), list(read(out))
     told = json.loads((tmp_path / "good.collect.json").read_text())
     assert told["score"] == "my_score:latest"
+    assert list(told["counts"]) == ["played", "broken", "wrong", "duplicates", "beyond_top_k", "kept"]
     for source in ("odd", "even"):
         of_source = [r for r in played if r.episode.attempt.task.data["source"] == source]
         right = [r for r in of_source if r.episode.parts["success"] == 1]
