@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, Task, TokenRow
 from palaestra.plain import from_plain, to_plain
 
-
 _OF_CALLS: Mapping[str, Any] = {
     "name": str, "arguments": Mapping, "text": str, "written": Mapping | None, "answer": str | None,
     "result": str | None,

@@ -1,10 +1,10 @@
 """Short answers in words: exact match and token F1, normalised as SQuAD and Search-R1 do, and numbers as numbers.
 
 Lower case, no punctuation, no articles, single blanks; of several expected answers the best one counts. Punctuation
-stays where another number or name would result without it: -5 is not 5, 3.14 not 314, 1e-3 not 1e3, C++ not C. Where the
-expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing. An expected
-answer without words after normalising (A, The, !) shares none. An empty answer is never right. Left out, as long
-answers would game it: testing only whether the expected answer occurs somewhere.
+stays where another number or name would result without it: -5 is not 5, 3.14 not 314, 1e-3 not 1e3, C++ not C. Where
+the expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing. An
+expected answer without words after normalising (A, The, !) shares none. An empty answer is never right. Left out, as
+long answers would game it: testing only whether the expected answer occurs somewhere.
 """
 
 import re

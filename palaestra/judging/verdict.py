@@ -91,7 +91,7 @@ def _divided(text: str) -> tuple[str, str]:
 
 
 def _require_alone(spoken: str) -> None:
-    """Raise a ValueError where the one score block may be a quotation, or only a part of a score (<score>1</score>/10)."""
+    """Raise a ValueError where the score block may be a quotation, or a part of the score (<score>1</score>/10)."""
     text = re.sub(r"<\s*critique\s*>.*<\s*/\s*critique\s*>", "", spoken, flags=re.IGNORECASE | re.DOTALL)
     before, after = re.split(r"<\s*score\s*>.*<\s*/\s*score\s*>", text, maxsplit=1, flags=re.IGNORECASE | re.DOTALL)
     before, after = _MARKUP.sub("", before).rpartition("\n")[2], _MARKUP.sub("", after)

@@ -76,7 +76,8 @@ def test_f28_a_verdict_is_the_one_number_of_its_score_and_a_critique_that_may_be
         ("The agent asks for <score>1</score>, a grave fault.", "words stand beside"),
         ("> <score>1</score>", "words stand beside"), ("| <score>1</score>", "words stand beside"),
         ("<thinking>it wrote <score>1</score></thinking>", "words stand beside"),
-        ("<score>1</score>\nNo: my score is lower.", "another score"), ("<score>1</score>\nI mean 0.1.", "another score"),
+        ("<score>1</score>\nNo: my score is lower.", "another score"),
+        ("<score>1</score>\nI mean 0.1.", "another score"),
     ],
 )  # fmt: skip
 def test_f28_what_leaves_the_score_in_doubt_is_refused_and_never_a_zero(text, why):

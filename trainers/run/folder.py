@@ -32,6 +32,7 @@ from typing import Any
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.mixture import environment_of
+from palaestra.reading import parsed_json, regular_text
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.config.grpo_config import EvalConfig, GRPOConfig
 from palaestra.trainers.run.atomic_files import append_line, require_no_links, sweep, write_text, written
@@ -314,9 +315,15 @@ def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """Return the complete lines of a file that have a step."""
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    try:
+        texts = regular_text(path).splitlines() if path.exists() else ()
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}; was it edited?"
+        ) from error
+    for text in texts:
         try:
-            line = json.loads(text)
+            line = parsed_json(text)
         except ValueError:
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
@@ -331,7 +338,7 @@ def _rewrite(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if the file is missing or incomplete."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed_json(regular_text(path))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import UsageError
+from palaestra.reading import parsed_json, regular_text
 from palaestra.trainers.run.atomic_files import write_text
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.progress import OnProgress, Progress
@@ -34,7 +35,7 @@ class Trackers:
         self._files = {name: _NewLines(run.folder / name) for name in (_STEPS, _EVALS)}
         self._sent: dict[str, Any] = {"identity": secrets.token_hex(4)}
         with suppress(OSError, ValueError):
-            self._sent |= json.loads(self._path.read_text(encoding="utf-8"))
+            self._sent |= parsed_json(regular_text(self._path))
         self._open: dict[str, Tracker] = {}
         for name in names:
             self._sent.setdefault(name, {_STEPS: 0, _EVALS: -1})

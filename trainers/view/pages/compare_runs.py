@@ -3,11 +3,11 @@
 A `RunComparison` is written like a `Collection`. Left out: episodes, which are on the page of each run.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from palaestra.reading import parsed_json, regular_text
 from palaestra.record import Record
 from palaestra.trainers.validation import flat
 from palaestra.trainers.view.pages.episode_view import as_text
@@ -67,7 +67,7 @@ class RunComparison:
 
 def _config(run: Path) -> dict[str, str]:
     try:
-        content = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        content = parsed_json(regular_text(run / "config.json"))
         return {str(key): as_text(value) for key, value in flat(content).items()}
     except (OSError, ValueError, RecursionError, AttributeError):
         return {}

@@ -1,10 +1,10 @@
 """Evaluation results of a run on held-out tasks: before, during and after training, as far as they are recorded."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from palaestra.reading import parsed_json, regular_text
 from palaestra.trainers.view.pages.episode_view import number
 
 
@@ -38,22 +38,22 @@ def _interval(report: Any) -> list[float] | None:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = parsed_json(regular_text(path))
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     try:
-        texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        texts = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     except OSError:
         return []
     lines = []
     for text in texts:
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):  # The line is incomplete: its writer is at work, or was killed.
+            line = parsed_json(text)
+        except ValueError:  # The line is incomplete: its writer is at work, or was killed.
             continue
         if isinstance(line, dict):
             lines.append(line)

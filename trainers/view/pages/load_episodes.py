@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import UsageError
+from palaestra.reading import parsed_json, regular_text
 from palaestra.record import Record, from_line
 from palaestra.trainers.view.pages.episode_view import as_text, entry, number, pairs
 from palaestra.trainers.view.pages.eval_results import measurements
@@ -207,7 +208,10 @@ class Collection:
         """Read the metrics of the steps since the last call."""
         if not self.run:
             return
-        file = self._file(self.run / "metrics.jsonl", "metrics")
+        path = self.run / "metrics.jsonl"
+        if path.exists() and not path.is_file():  # A pipe never ends.
+            return
+        file = self._file(path, "metrics")
         for line, _ in _new_lines(file, settled):
             try:
                 line_metrics = json.loads(line)
@@ -239,7 +243,7 @@ def _is_figure(value: Any) -> bool:
 def _settings(path: Path) -> Any:
     if path.stat().st_size > _LONGEST_SETTINGS:
         raise ValueError(f"it has {path.stat().st_size:,} bytes; at most {_LONGEST_SETTINGS:,} are shown")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return parsed_json(regular_text(path))
 
 
 def _new_lines(file: _File, settled: bool) -> Iterator[tuple[bytes, RecordLocation]]:
