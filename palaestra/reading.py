@@ -1,7 +1,14 @@
-"""Read episode files and folders of them one after another, and report lines that are not episodes."""
+"""Read episode files and folders of them one after another, and report lines that are not episodes.
 
+What lies in a folder may be a stranger's: a pipe or a device there never ends, and JSON may nest deeper than Python
+reads. Both are errors that every caller expects.
+"""
+
+import errno
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from palaestra.errors import UsageError
 from palaestra.record import Defect, Record, scan
@@ -9,12 +16,27 @@ from palaestra.record import Defect, Record, scan
 _SHOWN = 10
 
 
+def regular_text(path: Path) -> str:
+    """Return the text of a regular file. Raise an OSError for any other, such as a pipe, which may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return path.read_text(encoding="utf-8")
+
+
+def parsed_json(text: str) -> Any:
+    """Return the value of a JSON text. Raise a ValueError for anything else, also for one that nests too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+
+
 def episode_files(paths: Sequence[Path]) -> list[Path]:
     """Return these files and those in these folders; a run's folder means its episodes."""
     files: list[Path] = []
     for path in paths:
         folder = path / "episodes" if (path / "episodes").is_dir() else path
-        files += sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
+        files += sorted(filter(Path.is_file, folder.glob("*.jsonl"))) if folder.is_dir() else [path]
     if not files:
         raise UsageError(f"there are no episode files (*.jsonl) in {', '.join(map(str, paths))}")
     return files

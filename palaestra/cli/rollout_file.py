@@ -15,6 +15,7 @@ from typing import Any
 
 from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
+from palaestra.reading import parsed_json, regular_text
 from palaestra.record import Defect, Record, Recorder, from_line, scan
 from palaestra.trainers.run.atomic_files import write_text
 from palaestra.trainers.run.saved_config import differences
@@ -128,7 +129,7 @@ class RolloutFile:
         if not self.path.stat().st_size or not self.about.exists():
             return
         try:
-            before = json.loads(self.about.read_text(encoding="utf-8"))
+            before = parsed_json(regular_text(self.about))
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"{self.about} cannot be read ({error}). Delete it to continue; the settings of the collection are "

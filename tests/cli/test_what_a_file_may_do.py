@@ -151,16 +151,6 @@ def test_a_record_whose_names_are_no_texts_is_a_defect(changes, honest, tmp_path
     assert "1 lines are no episodes" in out
 
 
-@pytest.mark.parametrize(
-    "command", ["replay e.jsonl", "judge e.jsonl --out labels.jsonl", "analyse e.jsonl", "sft e.jsonl"]
-)
-def test_a_name_in_a_record_moves_no_cursor(command, shared, honest, capsys):
-    title = "\x1b]0;yours\x07\x1b[2Jpalaestra/Calculator-v0"
-    write(shared / "e.jsonl", [replace(honest[0], env_id=title, agent=title)])
-    _, out, err = run(capsys, *command.split())
-    assert not {"\x1b", "\x07"} & {*(out + err)}
-
-
 # Where a program runs, who is asked, which key is sent.
 
 

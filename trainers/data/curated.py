@@ -14,6 +14,7 @@ from typing import Any
 from palaestra.errors import UsageError
 from palaestra.mixture import environments
 from palaestra.protocols import Arena
+from palaestra.reading import parsed_json, regular_text
 from palaestra.trainers.data.curation import Rated, prompt_digest
 from palaestra.trainers.run.atomic_files import write_text
 from palaestra.trainers.samplers.task_of_group import counts_in
@@ -46,7 +47,7 @@ class Curated:
     def read(cls, path: Path | str) -> "Curated":
         """Read a file that `write` wrote. Raise `UsageError` if it is another or a damaged file."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = parsed_json(regular_text(Path(path)))
         except OSError as error:
             raise UsageError(f"the curated tasks in {path} cannot be read: {error.strerror or error}") from error
         except ValueError:

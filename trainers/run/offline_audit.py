@@ -81,7 +81,7 @@ def audit_run(
     run, ledger = Run.read(folder, modules), Ledger()
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{folder} holds a run of the kind {run.config.KIND}; an audit is of one of GRPO")
-    files = sorted((folder / "episodes").glob("step-*.jsonl"))
+    files = sorted(filter(Path.is_file, (folder / "episodes").glob("step-*.jsonl")))
     if not files:
         raise UsageError(f"{folder / 'episodes'} holds no step-*.jsonl; a run with --save.recorded-groups keeps them")
     audit = _Audit(run.config, _chat(folder, run.config, ledger), ledger)

@@ -18,6 +18,7 @@ from palaestra.errors import ConfigError, UsageError
 from palaestra.mixture import environments
 from palaestra.options import FORMAT, is_service
 from palaestra.plain import as_pair
+from palaestra.reading import parsed_json, regular_text
 from palaestra.registry import require_loaded, services
 from palaestra.trainers.config.env_config import EnvConfig
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -68,13 +69,13 @@ def read_config(folder: Path, modules: Collection[str] = ()) -> RunConfig:
     """
     path = folder / "config.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed_json(regular_text(path))
     except OSError as error:
         raise UsageError(
             f"{folder} holds no run to go on with: {path} cannot be read ({error.strerror}); name the folder of a run; "
             "palaestra train ID --run FOLDER begins one"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is no JSON ({error}); was it edited?") from error
     version = content.pop("palaestra", None) if isinstance(content, dict) else None
     if version not in (2, VERSION):

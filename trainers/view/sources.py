@@ -112,7 +112,7 @@ def _of_run(path: Path, say: Callable[[str], object]) -> AnalysisSource:
         {key: value for key, value in settings.items() if not key.startswith(_OF_THE_RUN)} | {"kind": run.config.KIND},
         run.config.seed,
     )
-    episode_files = sorted((path / "episodes").glob("step-*.jsonl"))
+    episode_files = sorted(filter(Path.is_file, (path / "episodes").glob("step-*.jsonl")))
     for place, record in RecordReader(episode_files, say) if episode_files else ():
         source.labelled += filter(None, [labelled_episode(record, place)])
         step = next((lesson.step for lesson in record.lessons), None)

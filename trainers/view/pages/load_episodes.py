@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import UsageError
+from palaestra.reading import parsed_json, regular_text
 from palaestra.record import Record, from_line
 from palaestra.trainers.view.pages.episode_view import as_text, entry, numbers, pairs
 from palaestra.trainers.view.pages.eval_results import measurements
@@ -193,6 +194,8 @@ class Collection:
         if not self.run:
             return
         path = self.run / "metrics.jsonl"
+        if path.exists() and not path.is_file():  # A pipe never ends.
+            return
         file = self._files.setdefault(path, _File(path, "metrics"))
         for line, _ in _new_lines(file, settled):
             try:
@@ -219,7 +222,7 @@ class Collection:
 def _settings(path: Path) -> Any:
     if path.stat().st_size > _LONGEST_SETTINGS:
         raise ValueError(f"it has {path.stat().st_size:,} bytes; at most {_LONGEST_SETTINGS:,} are shown")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return parsed_json(regular_text(path))
 
 
 def _new_lines(file: _File, settled: bool) -> Iterator[tuple[bytes, RecordLocation]]:
