@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from . import zygote as child
 from .cgroups import Cgroup
 from .orders import READY, REFUSED
+from .output import Outputs
 
 CONSOLE_BYTES = 2**17
 """The longest reply of a console that is read."""
@@ -50,7 +51,7 @@ class Host(Protocol):
     ) -> "Cell": ...
     def cell_ended(self, cell: "Cell") -> None: ...
     def group(self, limits: CellMessage) -> Cgroup | None: ...
-    def release_cgroup(self, group: Cgroup | None) -> None: ...
+    def release_cgroup(self, group: Cgroup, all_dead: bool) -> None: ...
     def watch_cpu(self, session: Any) -> None: ...
     def add_session(self, session: Any) -> int: ...
     def stop(self) -> None: ...
@@ -73,6 +74,8 @@ class Process:
         """Whether the process has closed its socket; the init or the zygote reports its death."""
         self.died: CellMessage | None = None
         self.refused = ""
+        self.outputs: Outputs | None = None
+        """The pipes of its stdout and stderr; None if the next run needs new ones."""
         self._status = -1
         self._end: select.poll | None = None
 
@@ -142,6 +145,13 @@ class Process:
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
+
+    def close_outputs(self) -> None:
+        """Close the pipes of stdout and stderr, if there are any. The next run gets new ones."""
+        outputs, self.outputs = self.outputs, None
+        for pipe in outputs.both if outputs is not None else ():
+            self._host.unwatch(pipe.reading)
+            pipe.close()
 
     def close(self) -> None:
         self._end = None

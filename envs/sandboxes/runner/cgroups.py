@@ -20,7 +20,10 @@ from .hierarchies import remove, words, write
 
 _REMOVE_SECONDS = 0.2
 _KILL_ROUNDS = 200
+_MAX_IDLE = 16
 _COUNTERS_BYTES = 256
+_LEFTOVER_SHARE = 64
+"""A group is reused if the kernel still counts less than one 64th of its memory limit for what has ended."""
 
 
 class Cgroup:
@@ -37,6 +40,10 @@ class Cgroup:
         self._kills = _Counter(memory / ("memory.events" if self._unified else "memory.oom_control"), b"oom_kill")
         self._refusals = _Counter(pids / "pids.events", b"max")
         self._current = _Counter(pids / "pids.current", b"")
+        self._usage = _Counter(memory / ("memory.current" if self._unified else "memory.usage_in_bytes"), b"")
+        self._killed = False
+        self.bounds: tuple[int, ...] = ()
+        """Its limits of memory and processes; empty if it must not be reused."""
         self.most_processes: int | str = "max"
 
     def join_descriptors(self) -> list[int]:
@@ -76,10 +83,18 @@ class Cgroup:
         """Return whether the group contains at most one process with one thread."""
         return self._current.text() in (b"0\n", b"1\n")
 
+    def reusable(self) -> bool:
+        """Return whether the group is as good as new: no process, hardly any memory, and never a `kill`."""
+        if self._killed or not self.bounds or self._current.text() != b"0\n":
+            return False
+        usage = self._usage.text().strip()
+        return usage.isdigit() and int(usage) * _LEFTOVER_SHARE < self.bounds[0]
+
     def kill(self) -> None:
         """Kill all processes, and those that they fork meanwhile; none in an engine's group, where the runner is."""
         if not self.folders:
             return
+        self._killed = True
         with contextlib.suppress(OSError):
             write(self._memory / "cgroup.kill", 1)
             return
@@ -98,7 +113,7 @@ class Cgroup:
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
         """Remove the group. Return False while processes are still dying in it: call again later."""
-        for counter in (self._kills, self._refusals, self._current, self._used):
+        for counter in (self._kills, self._refusals, self._current, self._usage, self._used):
             counter.close()
         outcomes = [remove(folder, seconds) for folder in self.folders]
         return all(outcomes)
@@ -151,6 +166,25 @@ class Cgroups:
 
     def __init__(self, folders: dict[str, Path], mounts: list[Path]) -> None:
         self._folders, self._mounts = folders, mounts
+        self._idle: list[Cgroup] = []
+
+    def take(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
+        """Return an idle group with these limits, or a new one, which costs a twentieth of a short program."""
+        bounds = limits["memory_bytes"], limits["processes"]
+        for group in self._idle:
+            if group.bounds == bounds and group.reusable():
+                self._idle.remove(group)
+                return group
+        group = self.create(name, limits)
+        group.bounds = bounds
+        return group
+
+    def add_idle(self, group: Cgroup) -> bool:
+        """Keep a group for `take`, after every process that joined it is dead; return False if it is not reusable."""
+        if len(self._idle) == _MAX_IDLE or not group.reusable():
+            return False
+        self._idle.append(group)
+        return True
 
     def create(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
         """Create a group for `memory_bytes` and `processes` of the limits, and one process more: the session's init."""
@@ -180,6 +214,8 @@ class Cgroups:
 
     def close(self) -> None:
         """End and remove every group of this owner."""
+        while self._idle:
+            self._idle.pop().remove(0)
         for folder in dict.fromkeys(self._folders.values()):
             _clear(folder)
 

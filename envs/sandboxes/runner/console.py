@@ -5,6 +5,7 @@ the code runs. What is not here: limits, time and measures, which are set and ta
 """
 
 import _signal  # type: ignore[import-not-found]
+import _thread
 import ast
 import builtins
 import contextlib
@@ -32,7 +33,7 @@ from .output import shortened
 _RIGHTS_BYTES = socket.CMSG_SPACE(orders.MOST_DESCRIPTORS * 4)
 # Without the enumerations that `signal` wraps round each call; the agent may have put something else in their place.
 _set_handler, _SIGINT, _IGNORE = _signal.signal, int(signal.SIGINT), _signal.SIG_IGN
-_interrupt = signal.default_int_handler
+_interrupt, _count_threads = signal.default_int_handler, _thread._count
 
 
 class Console:
@@ -42,6 +43,9 @@ class Console:
         self._channel, self._settings, self._scratch = channel, settings, scratch
         self._pid = os.getpid()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._had_stdin = False
+        self._output_state: tuple[int, ...] = ()
+        """The state of stdout and stderr when they were put in place."""
         self._folder = os.getcwd()
         self._main = ModuleType("__main__")
         self._main.__dict__["__builtins__"] = builtins
@@ -60,7 +64,7 @@ class Console:
             if order.kind == orders.FORK:
                 self._fork(order.text.decode(), socket.socket(fileno=descriptors[0]))
                 continue
-            self._adopt(descriptors)
+            self._adopt(descriptors, order.has_stdin)
             if order.kind == orders.RUN:
                 self._run(order)
                 continue
@@ -81,12 +85,18 @@ class Console:
         descriptors = list(memoryview(rights[0][2]).cast("i")) if rights else []
         return orders.unpack(message, descriptors), descriptors
 
-    def _adopt(self, descriptors: list[int]) -> None:
-        """Put stdout, stderr and, if there is one, stdin in place; between two runs all three are /dev/null."""
-        for descriptor, target in zip(reversed(descriptors), (2, 1, 0), strict=False):
+    def _adopt(self, descriptors: list[int], has_stdin: bool) -> None:
+        """Put stdin in place, if there is one, and stdout and stderr, unless those of the run before are used again."""
+        new_outputs = len(descriptors) > 1
+        for descriptor, target in zip(descriptors, (0, 1, 2) if has_stdin else (1, 2), strict=False):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+        if new_outputs:
+            self._output_state = _output_state()
+        if has_stdin or self._had_stdin:
+            _streams.pop(0, None)  # it may have read ahead
+        self._had_stdin = has_stdin
+        sys.stdin = sys.__stdin__ = _stream(0)  # type: ignore[misc]
         sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
 
@@ -114,9 +124,11 @@ class Console:
         if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
             self._leave(code)
         _flush()
-        for target in (0, 1, 2):
+        # The next run uses the same stdout and stderr if they are as they were and no thread prints meanwhile.
+        intact = not _count_threads() and _output_state() == self._output_state
+        for target in (0,) if intact else (0, 1, 2):
             os.dup2(self._null, target)
-        self._channel.send(DONE + order.token + bytes((code, value_text is not None)) + (value_text or b""))
+        self._channel.send(DONE + order.token + bytes((code, intact, value_text is not None)) + (value_text or b""))
         with contextlib.suppress(OSError):  # the folder is gone
             sys.path_importer_cache.pop(os.getcwd(), None)  # files may come before the next run
 
@@ -198,14 +210,25 @@ class Console:
         self._channel.send(FORKED + b"%d" % self._pid)
 
 
+def _output_state() -> tuple[int, ...]:
+    """Return which files stdout and stderr are and whether they block; empty if one of them is closed."""
+    try:
+        return os.fstat(1).st_ino, os.fstat(2).st_ino, os.get_blocking(1), os.get_blocking(2)
+    except OSError:
+        return ()
+
+
 _streams: dict[int, io.TextIOWrapper] = {}
 
 
 def _stream(descriptor: int) -> io.TextIOWrapper:
     """Return a line-buffered stream, so that output before a crash or a timeout is seen; a new one if it was closed."""
-    if descriptor not in _streams or _streams[descriptor].closed:
-        errors = "backslashreplace" if descriptor == 2 else "strict"
-        _streams[descriptor] = open(descriptor, "w", 1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    with contextlib.suppress(KeyError, ValueError):  # ValueError: the program has detached it
+        if not _streams[descriptor].closed:
+            return _streams[descriptor]
+    mode, errors = "w" if descriptor else "r", "backslashreplace" if descriptor == 2 else "strict"
+    stream: Any = open(descriptor, mode, 1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    _streams[descriptor] = stream
     return _streams[descriptor]
 
 

@@ -66,8 +66,8 @@ class Meters:
             cpu, peak, self._held = float(died["cpu"]), int(died["rss"]), 0
         else:
             claim = process.reply[len(process.awaited) :]
-            code = claim[0] if len(claim) > 1 else 1
-            value = claim[2 : 2 + outputs.cap + MARK_BYTES] if code == 0 and claim[1:2] == b"\1" else None
+            code = claim[0] if len(claim) > 2 else 1
+            value = claim[3 : 3 + outputs.cap + MARK_BYTES] if code == 0 and claim[2:3] == b"\1" else None
             cpu = cpu_of(process.pid)
             if duration >= SHORT_SECONDS or not self._held:
                 self._held = process.peak_memory()

@@ -4,7 +4,7 @@
     argv     become another program                 fork  become two; the text is the branch's folder
 
 The program comes inside the order if it is short, else as the first descriptor. After it come stdin, if there is one,
-stdout and stderr; a fork brings the branch's socket.
+and stdout and stderr, unless those of the run before are used again; a fork brings the branch's socket.
 """
 
 import os
@@ -18,13 +18,13 @@ VALUE_BYTES = 2**16
 """Of a value, however much output is kept: it comes in one message, and a socket takes none that is much larger."""
 MOST_DESCRIPTORS = 4
 TOKEN_BYTES = 8
-_LAYOUT = struct.Struct(f"<BII?{TOKEN_BYTES}s?")
+_LAYOUT = struct.Struct(f"<BII??{TOKEN_BYTES}s?")
 
 READY, REFUSED, DONE, FORKED = b"r", b"e", b"d", b"f"
 """How an answer begins.
 
-The walls are up, or could not be built (why). A run is over: the order's token, exit code, whether there is a value,
-the value. A branch lives (its pid). The token keeps what a program wrote to
+The walls are up, or could not be built (why). A run is over: the order's token, exit code, whether stdout and stderr
+are as they were, whether there is a value, the value. A branch lives (its pid). The token keeps what a program wrote to
 the socket in an earlier run from being taken for the answer to a later one.
 """
 
@@ -37,6 +37,7 @@ class ConsoleCommand(NamedTuple):
     number: int = 0
     value_bytes: int = 0
     show_last: bool = False
+    has_stdin: bool = False
     token: bytes = bytes(TOKEN_BYTES)
 
     def packed(self) -> bytes:

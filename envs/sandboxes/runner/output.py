@@ -60,7 +60,7 @@ def shortened(data: bytes, cap: int) -> bytes:
 
 
 class Pipe:
-    """A pipe for the stdout or stderr of one run. Whoever hands its writing end over closes that end here."""
+    """A pipe for the stdout or stderr of a process. It can serve several runs, one after another."""
 
     def __init__(self, cap: int, owner: int | None = None) -> None:
         self.capture = Capture(cap)
@@ -85,10 +85,26 @@ class Pipe:
             if self.read() < CHUNK:
                 break
 
+    def close_writing_end(self) -> None:
+        """Close the writing end here once the process has it, so that the pipe ends with its last writer."""
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    def close(self) -> None:
+        self.close_writing_end()
+        os.close(self.reading)
+
 
 class Outputs:
-    """The pipes of one run: its stdout and its stderr."""
+    """The pipes of a process: its stdout and its stderr."""
 
     def __init__(self, cap: int, owner: int | None) -> None:
         self.cap = cap
         self.both = self.out, self.err = Pipe(cap, owner), Pipe(cap, owner)
+
+    def begin(self) -> None:
+        """Count the output of another run from zero."""
+        for pipe in self.both:
+            if pipe.capture.size:
+                pipe.capture = Capture(self.cap)

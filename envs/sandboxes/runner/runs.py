@@ -75,13 +75,15 @@ class ProgramRun:
     def __init__(self, host: Host, cell: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
         self._host, self._cell, self._process, self._group = host, cell, process, group
         self._limits, self._meters = cell.limits, meters
-        self.outputs = Outputs(int(self._limits["output_bytes"]), cell.user)
+        if process.outputs is None:
+            process.outputs = Outputs(int(self._limits["output_bytes"]), cell.user)
+        self.outputs = process.outputs
         self.leaves_nothing = False
         """Whether, at the end of the run, its process lives, has one thread, and is alone in its group."""
 
     def go(self, request: RunRequest, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
         """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
-        process, outputs = self._process, self.outputs
+        process, outputs, reusable = self._process, self.outputs, False
         began = time.monotonic()
         self._meters.begin(process)
         try:
@@ -94,20 +96,24 @@ class ProgramRun:
                 ended = yield from self._waited(began + request.timeout)
                 if not ended:
                     yield from self._stop(request.command)
+                for pipe in outputs.both:
+                    self._host.unwatch(pipe.reading)
             duration = time.monotonic() - began
             if self._cell.broken:
                 raise Failure("broken", self._cell.broken)
             if process.refused:
                 raise Failure("broken", f"the walls of a session could not be built: {process.refused}")
+            # Nobody else holds the pipes, unless another branch of the same agent opened them by name: so nothing of
+            # others can come into them before the next run begins.
             self.leaves_nothing = process.died is None and self._group is not None and self._group.alone()
+            reusable = self.leaves_nothing and process.reply[len(process.awaited) + 1 :][:1] == b"\1"
             for pipe in outputs.both:
                 pipe.drain()
             lost = lost or (stays and process.died is not None)
             return self._meters.result(process, not ended, lost, duration, outputs, self._full)
         finally:
-            for pipe in outputs.both:
-                self._host.unwatch(pipe.reading)
-                os.close(pipe.reading)
+            if not reusable:
+                process.close_outputs()
 
     def _hand_over(self, request: RunRequest, number: int) -> bool:
         """Send the program. Return True if the process continues after the run and reports its end."""
@@ -115,17 +121,23 @@ class ProgramRun:
         process, token = self._process, os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
         value_bytes = min(self.outputs.cap, orders.VALUE_BYTES)
-        order = orders.ConsoleCommand(kind, request.program, number, value_bytes, request.show_last, token)
-        descriptors = [pipe.writing for pipe in self.outputs.both]
+        order = orders.ConsoleCommand(
+            kind, request.program, number, value_bytes, request.show_last, bool(request.stdin), token
+        )
+        self.outputs.begin()
+        writing_ends = [pipe.writing for pipe in self.outputs.both if pipe.writing >= 0]
+        memory_files: list[int] = []
         try:
-            if request.stdin:
-                descriptors.insert(0, orders.memory_file(request.stdin))
             if len(request.program) > orders.INLINE_BYTES:
-                descriptors.insert(0, orders.memory_file(request.program))
-            process.tell(order.packed(), *descriptors)
+                memory_files.append(orders.memory_file(request.program))
+            if request.stdin:
+                memory_files.append(orders.memory_file(request.stdin))
+            process.tell(order.packed(), *memory_files, *writing_ends)
         finally:
-            for descriptor in descriptors:
+            for descriptor in memory_files:
                 os.close(descriptor)
+            for pipe in self.outputs.both:
+                pipe.close_writing_end()
         return kind == orders.RUN
 
     def _waited(self, deadline: float) -> Generator[float, None, bool]:

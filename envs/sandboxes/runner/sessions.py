@@ -105,6 +105,7 @@ class RunnerSession:
         """Close a dead console, and end the processes that it left."""
         console, self._console = self._console, None
         if console is not None:
+            console.close_outputs()
             console.close()
         if self._host.namespaces and self.cell is not None:
             self.cell.sweep(self._group)
@@ -167,6 +168,7 @@ class RunnerSession:
         """End every process; the cell ends with its last session."""
         console, self._console = self._console, None
         cell, self.cell = self.cell, None
+        all_dead = cell is not None and cell.dead and not cell.broken
         if cell is not None:
             cell.seats -= 1
             if cell.seats == 0:
@@ -176,12 +178,14 @@ class RunnerSession:
                 if self._group is not None:
                     self._group.kill()
         if console is not None:
+            console.close_outputs()
             console.close()
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
-        self._host.release_cgroup(self._group)
-        self._group = None
+        if self._group is not None:
+            self._host.release_cgroup(self._group, all_dead)
+            self._group = None
 
     def close(self) -> RunSteps:
         """Leave, and wait until nothing is left."""

@@ -170,7 +170,7 @@ class Supervisor:
         if self.cgroups is None:
             return self._around
         self._count += 1
-        return self.cgroups.create(str(self._count), limits)
+        return self.cgroups.take(str(self._count), limits)
 
     def add_session(self, session: RunnerSession) -> int:
         """Return a number for a session, by which it can be forked."""
@@ -178,9 +178,10 @@ class Supervisor:
         self.sessions[self._count] = session
         return self._count
 
-    def release_cgroup(self, group: Cgroup | None) -> None:
-        """Remove the cgroup of a session, later if a process is still dying in it."""
-        if group is not None and not group.remove(0):
+    def release_cgroup(self, group: Cgroup, all_dead: bool) -> None:
+        """Keep the cgroup of a session for reuse, or remove it, later if a process is still dying in it."""
+        idle = all_dead and self.cgroups is not None and self.cgroups.add_idle(group)
+        if not idle and not group.remove(0):
             self._cgroups_to_remove.append(group)
 
     def watch_cpu(self, session: RunnerSession) -> None:

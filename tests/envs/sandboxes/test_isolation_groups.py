@@ -205,3 +205,45 @@ def test_what_is_watched_is_a_share_of_what_is_held():
     held = bytearray(32 << 20)
     assert len(held) < watching.watched_memory(watching.tree(os.getpid()))
     assert watching.watched_memory([2**22 + 1]) == 0
+
+
+def test_a_group_serves_again_while_it_is_as_good_as_new(groups):
+    first = groups.take("1", LIMITS)
+    assert groups.add_idle(first)
+    others = LIMITS | {"processes": LIMITS["processes"] + 1}
+    second = groups.take("2", others)
+    assert second is not first
+    assert groups.take("3", LIMITS) is first
+    with subprocess.Popen(["sleep", "60"]) as process:
+        first.add(process.pid)
+        reused = groups.add_idle(first)
+        first.kill()
+    assert not reused  # somebody was here
+    assert not groups.add_idle(first)  # in version 1 nobody can fork here any more
+    assert groups.add_idle(second)
+    assert groups.take("4", LIMITS) is not second
+    soon(lambda: first.remove(1.0))
+
+
+def test_a_group_whose_memory_is_not_free_yet_serves_nobody(groups):
+    group = groups.take("held", LIMITS)
+    program = (
+        "import os\n"
+        "os.write(1, b'\\n')\n"  # what the interpreter itself has read is not counted here
+        "os.read(0, 1)\n"
+        "file = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR)\n"
+        "os.write(file, bytes(8 << 20))\n"
+        "os.write(1, b'%d\\n' % file)\n"
+        "os.read(0, 1)\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"\n"
+        group.add(process.pid)
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        file = os.open(f"/proc/{process.pid}/fd/{int(process.stdout.readline())}", os.O_RDONLY)
+        process.communicate(timeout=60)
+    assert not groups.add_idle(group)
+    os.close(file)
+    soon(lambda: groups.add_idle(group))  # the kernel lets go of some of it when it has time

@@ -114,14 +114,14 @@ import sys
 frame = sys._getframe()
 while "order" not in frame.f_locals: frame = frame.f_back
 token, channel = frame.f_locals["order"].token, frame.f_locals["self"]._channel
-channel.send(b"d" + token + bytes([0, 1]) + b"v" * 120_000)
+channel.send(b"d" + token + bytes([0, 1, 1]) + b"v" * 120_000)
 """
     found = session.run(program, show_last=True)
     assert found.ok and found.value is not None and len(found.value) <= 8192 + MARK_BYTES
 
 
 def test_what_a_program_wrote_to_its_socket_is_no_answer_to_a_later_run(session: Session) -> None:
-    word = "b'd' + bytes(8) + b'\\0\\1forged'"
+    word = "b'd' + bytes(8) + b'\\0\\0\\1forged'"
     forge = f"import os\nfor fd in range(3, 64):\n try: os.write(fd, {word})\n except OSError: pass"
     assert session.run(forge).ok
     result = session.run("print('true')\n1 + 1", show_last=True)
@@ -205,6 +205,15 @@ def test_stdin_is_of_one_run(session: Session) -> None:
     assert session.run("import sys; print(sys.stdin.read())", stdin=b"first\n" * 3).stdout == "first\n" * 3 + "\n"
     assert session.run("print(repr(sys.stdin.read()))").stdout == "''\n"
     assert session.run("print(input())", stdin=b"second\nrest").stdout == "second\n"
+    assert session.run("print(repr(sys.stdin.read()))").stdout == "''\n"
+
+
+@pytest.mark.parametrize("change", ["sys.{}.close()", "sys.{}.detach()", "sys.{} = object()", "del sys.{}"])
+def test_streams_that_a_run_took_away_are_there_again_in_the_next_run(session: Session, change: str) -> None:
+    lines = [change.format(name) for name in ("stdin", "stdout", "stderr")]
+    session.run("\n".join(["import sys", "x = 5", *lines]))
+    result = session.run("print(sys.stdin.read(), x); print('err', file=sys.stderr)", stdin=b"in")
+    assert (result.stdout, result.stderr, result.state_lost) == ("in 5\n", "err\n", False)
     assert session.run("print(repr(sys.stdin.read()))").stdout == "''\n"
 
 

@@ -64,13 +64,19 @@ def test_a_flood_costs_no_memory() -> None:
 
 def test_what_a_program_left_is_read_from_both_outputs_and_who_holds_one_open_is_not_waited_for() -> None:
     outputs = Outputs(100, None)
-    os.close(outputs.out.writing)
-    os.write(outputs.err.writing, b"words")
-    for pipe in outputs.both:
-        pipe.drain()
-        os.close(pipe.reading)
-    os.close(outputs.err.writing)
-    assert (outputs.out.capture.text(), outputs.err.capture.text()) == (b"", b"words")
+    held = os.dup(outputs.err.writing)
+    try:
+        os.write(held, b"words")
+        for pipe in outputs.both:
+            pipe.close_writing_end()
+            pipe.drain()
+        assert (outputs.out.capture.text(), outputs.err.capture.text()) == (b"", b"words")
+        outputs.begin()
+        assert outputs.err.capture.size == 0
+    finally:
+        os.close(held)
+        for pipe in outputs.both:
+            pipe.close()
 
 
 def result(limit: int = 0, sizes: tuple[int, int, int] = (2, 0, 1)) -> bytes:
