@@ -1,8 +1,7 @@
 """The supervisor: one thread, one epoll. Requests come in over a socket for each session, programs run in cells.
 
-It never runs an agent's code and never waits for one thing alone. It ends with its client: the end of the control
-socket, or of the client's process, ends every session. What is not here: requests (`connections`) and what
-they do (`sessions`).
+It never runs an agent's code and never waits for one thing alone. The end of the control socket, or of the client's
+process, ends every session. Not here: requests (`connections`) and what they do (`sessions`).
 """
 
 import contextlib
@@ -68,8 +67,6 @@ class Supervisor:
         self._look_at = float("inf")
         self._max_descriptors = _raise_descriptors()
         self.over = False
-
-    # --- the loop
 
     def serve(self) -> None:
         """Serve until the client is gone."""
@@ -138,8 +135,6 @@ class Supervisor:
     def wake_all(self) -> None:
         self._woken.update(dict.fromkeys(self._waiting))
 
-    # --- what sessions need
-
     def zygote(self, name: str) -> Zygote:
         """Return the zygote of this name; start another one if it is gone."""
         zygote = self._zygotes.get(name)
@@ -199,8 +194,6 @@ class Supervisor:
                 f"{len(self.sessions)} sessions are open and the supervisor may hold {self._max_descriptors} "
                 "descriptors; close some, or raise `ulimit -Hn`",
             )
-
-    # --- connections
 
     def control(self, descriptor: int) -> None:
         """Accept connections: each byte on the control socket brings the far end of a new session's socket."""

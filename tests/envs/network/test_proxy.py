@@ -313,17 +313,18 @@ def test_a_page_that_asks_for_many_slow_names_holds_up_no_other_episode():
     gate = threading.Event()
 
     async def go():
-        allow, limits = allow_list("public"), ProxyLimits(connect_seconds=2.0, connections=1000)
+        allow, limits = allow_list("public"), ProxyLimits(connect_seconds=4.0, connections=1000)
         flooded = FilteringProxy(Way(allow, limits, lambda name: gate.wait(30) and []))
         other = FilteringProxy(Way(allow, limits, lambda name: ["127.0.0.1"]))
         await flooded.start()
         await other.start()
         before = looking_up()  # Of other tests.
-        for _ in range(2):  # Of the first flood's look-ups all hang on when the second one comes.
-            flood = asyncio.gather(*(said(flooded, get(0, line=b"CONNECT slow.org:443 HTTP/1.1")) for _ in range(300)))
+        for number in range(2):  # Of the first flood's look-ups all hang on when the second one comes.
+            flood = asyncio.gather(*(said(flooded, get(0, line=b"CONNECT slow.org:443 HTTP/1.1")) for _ in range(100)))
             await asyncio.sleep(0.2)
             assert b"not public" in await said(other, get(0, line=b"CONNECT quick.org:443 HTTP/1.1"))
-            assert not flood.done(), "it was answered when the flood was over"
+            if not number:  # The second flood finds no free look-up, and is refused at once.
+                assert not flood.done(), "it was answered when the flood was over"
             assert looking_up() - before <= MAX_OWN_LOOKUPS + 1  # The one that has just answered may be ending.
             assert {answer.split(b" ")[1] for answer in await flood} <= {b"502", b"504"}
         await flooded.close()
