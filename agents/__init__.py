@@ -1,4 +1,4 @@
-"""Agents: dialogues in tokens, the engines that sample, and the one loop that plays episodes."""
+"""Agents: dialogues as token rows, engines that sample turns, and the loop that plays episodes."""
 
 from palaestra.agents.agent import Agent
 from palaestra.agents.chat import Chat

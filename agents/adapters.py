@@ -1,12 +1,12 @@
-"""LoRA through peft: a small adapter learns beside a base that never changes.
+"""LoRA through peft: a small adapter is trained, and the base model's weights never change.
 
-The adapter's layers are put into the model itself, so engine and trainer run it as it is. It is never merged into the
-base that is trained: taking it out again would leave rounding behind, in bfloat16 in a fifth of the weights. A user of
-whole weights (an engine with a copy of its own, an export) gets base plus adapter, summed in float32, under the
-names that the base has without one. With the adapter off the model is the base, exactly: the reference of a KL.
+The adapter's layers are put into the model itself, so engine and trainer run the model as usual. The adapter is never
+merged into the model in training: to take it out again would leave rounding errors, in bfloat16 in a fifth of the
+weights. An engine with its own copy, or an export, gets the whole weights: base plus adapter, summed in float32, under
+the base's names. With the adapter switched off the model equals the base exactly; this is the reference of the KL.
 
-An adapter's folder is what peft reads, and `base.json`: the base's name and fingerprint. Left out: training on from an
-adapter as an adapter (it is merged once, when it is loaded), and adapters of embeddings.
+An adapter's folder holds the files that peft reads, and `base.json` with the base's name and fingerprint. Left out:
+continued training of a loaded adapter (it is merged into the base when it is loaded), and adapters of embeddings.
 """
 
 import json
@@ -47,9 +47,9 @@ _SAMPLE = 16
 
 
 def add_adapter(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed: int = 0) -> None:
-    """Put a new adapter into a model. Its outputs do not change until the adapter learns; only the adapter is trained.
+    """Put a new adapter into a model. From then on only the adapter is trained.
 
-    The adapter's weights have the dtype of the base.
+    The model's outputs do not change until the first training step. The adapter's weights have the dtype of the base.
     """
     name = str(model.name_or_path)
     # Computed before peft renames the weights: the fingerprint is that of the base alone.
@@ -59,7 +59,7 @@ def add_adapter(model: Any, rank: int, alpha: float, targets: Sequence[str], *, 
 
 
 def inject(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed: int = 0) -> None:
-    """Put an adapter's layers into a model. On a model on the meta device the layers have no storage either."""
+    """Put an adapter's layers into a model. If the model is on the meta device, the layers have no storage either."""
     peft, module_names, name = _peft(), list(targets), str(model.name_or_path)
     settings = peft.LoraConfig(
         r=rank,
@@ -86,14 +86,14 @@ def adapted(model: Any) -> bool:
 
 
 def base_of(model: Any) -> dict[str, str]:
-    """Return name and fingerprint of the base that the adapter was added to."""
+    """Return the name and the fingerprint of the base that the adapter was added to."""
     base: dict[str, str] = model.palaestra_base
     return base
 
 
 @contextmanager
 def adapter_off(model: Any) -> Iterator[Any]:
-    """Switch the adapter off for the length of a `with` block; yield the model."""
+    """Switch the adapter off during a `with` block; yield the model."""
     layers = list(_layers(model).values())
     try:
         for layer in layers:
@@ -106,7 +106,7 @@ def adapter_off(model: Any) -> Iterator[Any]:
 
 @torch.no_grad()
 def effective_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield all weights with the adapter summed in, under the names and in the dtype of the base; else unchanged."""
+    """Yield each weight of the base by name, with the adapter (if there is one) added, in the dtype of the base."""
     layers = _layers(model)
     for name, weight in model.named_parameters():
         above, _, last = name.rpartition(".base_layer.")
@@ -121,7 +121,7 @@ def effective_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write an adapter's folder, which peft and `load` read."""
+    """Write an adapter's folder, which peft and `local_model.load` can read."""
     folder.mkdir(parents=True, exist_ok=True)
     model.peft_config[_NAME].save_pretrained(folder)
     settings = folder / _SETTINGS
@@ -137,7 +137,7 @@ def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def read_adapter(model: Any, folder: Path) -> None:
-    """Load the adapter weights of a folder into the adapter that was added to a model."""
+    """Copy the adapter weights in a folder into the adapter that was added to a model."""
     check_base(model, folder)
     weights, tensors = _adapter_weights(model), load_file(folder / _TENSORS)
     if strange := [key for key in {**weights, **tensors} if key not in weights or key not in tensors]:
@@ -152,7 +152,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_name(folder: Path) -> str:
-    """Return the base of the adapter in a folder: a hub name, or a folder, which may itself hold an adapter."""
+    """Return the name of an adapter's base: a hub name, or a folder, which may hold an adapter of another base."""
     name, visited = _base_name(folder), {folder.resolve()}
     while is_adapter(Path(name)):
         if Path(name).resolve() in visited:
@@ -176,8 +176,8 @@ def _base_name(folder: Path) -> str:
 
 
 def _settings(folder: Path) -> Any:
-    """Return the settings of an adapter that decide what it computes. Other settings of peft name modules to import and
-    files to load, so an unknown one is refused.
+    """Return the settings that decide what an adapter computes. Raise UsageError for an unknown setting, because some
+    settings of peft name modules to import and files to load.
     """
     peft, written = _peft(), json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
     default = peft.LoraConfig()
@@ -196,7 +196,7 @@ def _settings(folder: Path) -> Any:
 
 
 def merged(model: Any, folder: Path) -> Any:
-    """Return the model with the adapter of a folder merged into it permanently."""
+    """Return the model after the adapter in a folder was merged into its weights permanently."""
     check_base(model, folder)
     try:
         with warnings.catch_warnings():
@@ -210,8 +210,8 @@ def merged(model: Any, folder: Path) -> Any:
 
 
 def check_base(model: Any, folder: Path) -> None:
-    """Refuse a model that the adapter of a folder was not made for: compare the shapes and, where it was saved, the
-    fingerprint of the base's weights.
+    """Raise UsageError if the adapter in a folder was made for another model. Compare the shapes of the weights and, if
+    the folder holds it, the fingerprint of the base.
     """
     expected = f"put it on the base that its {_SETTINGS} names"
     modules = dict(model.named_modules())
@@ -246,7 +246,7 @@ def check_base(model: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def base_fingerprint(model: Any) -> str:
-    """Return a digest of the names, shapes and first numbers of all weights; it does not depend on the dtype."""
+    """Return a digest of the names, shapes and first numbers of all weights, independent of their dtype."""
     digest = blake2b(digest_size=12)
     for name, weight in model.named_parameters():
         begins = weight.flatten()[:_SAMPLE].bfloat16().float().cpu().numpy()
@@ -255,7 +255,7 @@ def base_fingerprint(model: Any) -> str:
 
 
 def _layers(model: Any) -> dict[str, Any]:
-    """Return the layers that an adapter has changed, by name."""
+    """Return the layers that hold adapter weights, by name."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
 
 

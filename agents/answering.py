@@ -1,7 +1,7 @@
-"""A model in this process with the interface of a served one: `Answering` has the methods of an `Endpoint`.
+"""A model in this process that is called like a served one: `Answering` has the methods of the client `Endpoint`.
 
-Its engine runs on a thread of its own and decodes all open questions together. A question whose caller no longer waits
-is cancelled.
+The model's engine runs on its own thread and decodes all unanswered questions together. If the caller stops waiting for
+an answer, its question is cancelled.
 Left out: tools, and HTTP (`palaestra serve rrm`).
 """
 
@@ -25,7 +25,7 @@ _JOIN_TIMEOUT_SECONDS = 30.0
 
 
 class Answering:
-    """Answers single dialogues. Close it: it owns a thread, and the agent's engine."""
+    """Client of a model in this process. Call `aclose` after use: it ends the thread and the agent's engine."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -40,7 +40,7 @@ class Answering:
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 0.0, seed: int | None = None
     ) -> ChatCompletion:
-        """Return the next turn. Raise UsageError if the question is too long, Broken if the engine failed."""
+        """Return the model's next turn. Raise UsageError if the dialogue is too long, Broken if the engine failed."""
         if self._has_ended:
             raise Broken("the model's engine has ended")
         conversation = Conversation(self._agent.chat, messages)
@@ -67,12 +67,12 @@ class Answering:
             raise UsageError("the model's engine has ended")
 
     async def aclose(self) -> None:
-        """End the thread and the engine; open questions fail with Broken."""
+        """End the thread and close the engine. For each unanswered question `complete` raises Broken."""
         self._questions.put(None)
         await asyncio.to_thread(self._thread.join, _JOIN_TIMEOUT_SECONDS)
 
     def _work(self) -> None:
-        """Submit questions and poll the engine until `aclose`. Runs on the thread."""
+        """Submit questions and poll the engine until `aclose` is called. This method runs on the object's thread."""
         live: dict[int, tuple[Conversation, Request, Future[ChatCompletion]]] = {}
         fault = "the model's engine has ended"
         try:

@@ -1,13 +1,14 @@
-"""One tokenizer and its chat template: render messages as token ids, and prove that ids can be appended to them.
+"""Render messages as token ids with a tokenizer's chat template, and test whether new ids can be appended to a row.
 
-A turn is never rendered twice. The prompt of an episode is rendered once; whatever a later turn adds is the text that
-the template puts after a stub assistant message, encoded alone. `probe` shows at start-up for which kinds of turn this
-equals a full rendering; for the others (templates that strip earlier thinking) a `Conversation` opens a new row.
+The prompt of an episode is rendered once. Later messages are rendered after a stub assistant message; the text that the
+template puts after the stub is encoded and appended to the row. When a chat is created, `probe` tests for which kinds
+of message the row then equals a full rendering. For other kinds (if a template strips earlier thinking, say) a
+`Conversation` begins a new row.
 
-Messages of users and tools can contain the spelling of control tokens. Such a word is split before it is encoded, so it
-stays text.
+The text of a user or a tool can contain a control token, such as `<|im_end|>`. The text is then split inside the token
+before it is encoded, so that it does not become the control token.
 
-Left out: images, and templates whose system text changes in mid-dialogue.
+Left out: images, and templates whose system text changes during a dialogue.
 """
 
 import re
@@ -23,7 +24,7 @@ _EMPTY_THINKING = re.compile(r"<think>\s*</think>\s*")
 
 
 class Chat:
-    """Renders dialogues for one transformers tokenizer and its template."""
+    """A transformers tokenizer with its chat template, which renders dialogues as token ids."""
 
     def __init__(self, tokenizer: Any) -> None:
         if not tokenizer.chat_template:
@@ -53,19 +54,22 @@ class Chat:
         }
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the ids of a whole dialogue, up to where the agent's turn begins."""
+        """Return the ids of a whole dialogue, up to the point at which the agent's turn begins."""
         shielded, mark = self._shield(messages)
         return self._encode(self._render(shielded, tools, prompt=True), mark)
 
     def delta(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], last_id: int) -> list[int]:
-        """Return the ids that new messages add to a row that ends with a turn of the agent, up to its next turn."""
+        """Return the ids to append for new messages, up to the agent's next turn. `last_id` is the row's last token."""
         shielded, mark = self._shield(messages)
         ids = self._encode(self._delta_text(shielded, tools), mark)
         # The sampled row has its own end of turn already, or another stop in its place.
         return ids[1:] if last_id in self.stops and ids[:1] == [self.end_of_turn] else ids
 
     def continues(self, messages: Sequence[Message], thought: bool) -> bool:
-        """Return whether these messages can be appended to a row. If not, the template rewrites history."""
+        """Return whether these messages can be appended to a row; False if the template would change earlier turns.
+
+        `thought` is True if the row contains thinking.
+        """
         kind = "tool" if all(message["role"] == "tool" for message in messages) else "user"
         verdict = self._continues[kind, thought or bool(self.opened_thinking)]
         if verdict is None:
@@ -76,7 +80,7 @@ class Chat:
         return verdict
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of a sampled turn without its stop token; special tokens stay, for call formats use them."""
+        """Return a sampled turn's text without its stop token. Other special tokens stay: call formats use them."""
         turn_ids = ids[:-1] if ids and ids[-1] in self.stops else ids
         return self.opened_thinking + str(self.tokenizer.decode(list(turn_ids), skip_special_tokens=False))
 
@@ -87,8 +91,8 @@ class Chat:
     def probe(self, kind: str, thinking: bool, tools: Sequence[Mapping[str, Any]] = ()) -> bool | None:
         """Return whether prompt + turn + delta equals the template's own rendering of the same dialogue.
 
-        `kind` is the role of the message after the turn, `thinking` whether the turn contains thinking. None if the
-        template refuses such a message, or silently drops it.
+        `kind` is the role of the message after the turn; `thinking` says whether the turn contains thinking. Return
+        None if the template raises an error for such a message, or leaves it out.
         """
         from jinja2 import TemplateError
 
@@ -119,9 +123,10 @@ class Chat:
         return [token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)]
 
     def _shield(self, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
-        """Put a mark inside every control token that a user or tool message spells; `_encode` splits the text there.
+        """Return the messages with a mark inside every control token that a user or tool text contains, and the mark.
 
-        The agent chooses the name of a tool that it calls, and some templates show that name.
+        `_encode` splits the text at the mark. The name of a tool message is marked too: the agent chooses the name that
+        it calls, and some templates show it.
         """
         spoken = [
             {key: m[key] for key in ("name", "content") if isinstance(m.get(key), str)}
@@ -137,7 +142,7 @@ class Chat:
         return [{**m, **texts} for m, texts in zip(messages, cut, strict=True)], mark
 
     def _cut(self, text: str, mark: str) -> str:
-        """Return the text with the mark inside every control token in it, overlapping ones included."""
+        """Return the text with the mark put inside every control token in it, also in overlapping ones."""
         pieces, begin = [], 0
         while word := self._control.search(text, begin):
             pieces.append(text[begin : word.start() + 1])

@@ -1,6 +1,7 @@
-"""The token-exact state of one dialogue: rows that only ever grow, and who wrote each token.
+"""One dialogue with its exact tokens: rows that tokens are only appended to, and whether the agent wrote each token.
 
-Without a chat (scripts, human players) it keeps the messages alone. Left out: budgets, which `play` enforces.
+For agents without a chat (scripts, human players) only the messages are kept. Left out: token limits, which `play`
+enforces.
 """
 
 import sys
@@ -17,7 +18,7 @@ _row_numbers = count()
 
 
 class _Row:
-    """A token row while it grows."""
+    """A token row to which tokens are still appended."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.number = next(_row_numbers)
@@ -42,7 +43,7 @@ class _Row:
 
 
 class Conversation:
-    """One dialogue as its agent sees it, in messages and, where there is a chat, in tokens."""
+    """One dialogue as its agent sees it: its messages and, if the agent has a chat, its tokens."""
 
     def __init__(self, chat: Chat | None, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> None:
         self.chat = chat
@@ -74,7 +75,7 @@ class Conversation:
     def add_text(self, text: str, trained: bool = True) -> None:
         """Append a turn that was written by a script or a human: its tokens count as sampled, with log-prob 0.
 
-        If it is not `trained`, it is context and gives no gradient.
+        With `trained=False` the turn is context: its tokens do not count as sampled and give no gradient.
         """
         if self.chat is not None:
             ids = self.chat.encode_turn(text)
@@ -82,7 +83,7 @@ class Conversation:
         self._append_response(text)
 
     def hear(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], room: int) -> bool:
-        """Append new messages of the arena. Return False and append nothing if the row would reach `room` tokens."""
+        """Append new messages from the arena. If the row would reach `room` tokens, append nothing and return False."""
         if self.chat is None:
             self.messages.extend(messages)
             self.tools = tools
@@ -104,7 +105,7 @@ class Conversation:
         return True
 
     def rows(self) -> tuple[TokenRow, ...]:
-        """Return the token rows, finished ones first; none without a chat."""
+        """Return the token rows, the finished ones first; an empty tuple if the agent has no chat."""
         return (*self._done, self._row.frozen()) if self.chat is not None else ()
 
     def _append_response(self, text: str) -> None:

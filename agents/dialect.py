@@ -1,8 +1,8 @@
-"""The format in which an environment reads an agent's calls: the one that the agent's chat template writes.
+"""Make an environment read tool calls in the format that the agent's chat template writes.
 
 An environment of this package has the option `format`. If neither the caller nor the environment's author has set it,
-it is set to the format of the agent; the options, and so every record, then hold that format. Left out: agents without
-a chat (scripts, human players, servers), which write any format that is read.
+`pinned` sets it to the agent's format, and every record holds it with the other options. Left out: agents without a
+chat (scripts, human players, servers), which write calls in the environment's format.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,8 @@ _STUB: Message = {"role": "assistant", "content": "\ue000"}
 def template_format(tokenizer: Any) -> str | None:
     """Return the format in which a tokenizer's chat template writes calls.
 
-    `auto` stands for a format that is not known here by name. None means that the template writes no calls at all: such
-    an agent learns them from demonstrations.
+    `auto` means that the template writes calls in a format that this package does not know. None means that it writes
+    no calls: the agent must learn a format from demonstrations.
     """
     try:
         name, turn = written_format(tokenizer)
@@ -41,7 +41,7 @@ def template_format(tokenizer: Any) -> str | None:
 
 
 def written_format(tokenizer: Any) -> tuple[str | None, str]:
-    """Return the format that reads the calls of this template (None if none does), and a turn with a call, or ""."""
+    """Return the format that reads this template's calls, or None, and a turn with a call, or "" without calls."""
     detected = formats.detect(str(tokenizer.chat_template))
     turn = _written_call(tokenizer)
     readers = [name for name in formats.FORMATS if name != AUTO and _reads(name, turn)]
@@ -50,7 +50,7 @@ def written_format(tokenizer: Any) -> tuple[str | None, str]:
 
 
 def _reads(name: str, turn: str) -> bool:
-    """Return whether this format reads the template's call without leniency, which is meant for errors of a model."""
+    """Return whether this format reads the template's call strictly: leniency is only for the errors of a model."""
     calls = formats.get(name).parse(turn, (PROBE_TOOL,)).calls
     return calls == (_CALL,) and not any(isinstance(call, formats.CallParseError) or call.lenient for call in calls)
 
@@ -79,8 +79,8 @@ def pinned(
 ) -> tuple[dict[str, Any], str]:
     """Return the options with the format that this tokenizer's agent writes, and a note for the user, which may be "".
 
-    They are unchanged if the format was chosen already, and for third-party environments, which parse calls themselves.
-    `trained` is the format that the agent was trained in; it wins over that of the template.
+    The options stay unchanged if they choose a format, or if the environment is a third-party one, which parses calls
+    itself. `trained` is the format that the agent was trained in; it has priority over the template's format.
     """
     new_options = dict(options)
     if read_mixture(env_id) is not None:

@@ -1,8 +1,9 @@
-"""Turns hidden states into logits exactly as the model itself does.
+"""Compute logits from hidden states exactly as the model itself does.
 
-Engine and trainer share this step. Several families scale the logits of their output layer or cap them softly (Granite,
-Cohere, Gemma). Code that forgets it samples and trains on wrong log-probs, and no comparison of engine and trainer
-shows it. So a model's own forward runs once, over a few tokens, and must agree with the logits that are made here.
+Engine and trainer share this step. Some model families (Granite, Cohere, Gemma) scale the logits of the output layer or
+cap them softly. Code that ignores this gets wrong log-probs, and a comparison of engine and trainer does not show the
+error, because both have it. So the model's own forward pass runs once over a few tokens, and its logits must equal
+those of the `Head`.
 
 Left out: models that do anything else between hidden states and logits. They are refused.
 """
@@ -29,7 +30,7 @@ be seen."""
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Makes logits, in float32, of hidden states; `layer` is the model's own output layer."""
+    """Function from hidden states to float32 logits. `layer` is the model's own output layer."""
 
     layer: Any
     scale: float = 1.0
@@ -50,9 +51,9 @@ _known: WeakKeyDictionary[Any, tuple[float, float | None]] = WeakKeyDictionary()
 
 
 def head_of(model: Any) -> Head:
-    """Return the head that makes the logits of the model's own forward; refuse the model if no head does.
+    """Return the head whose logits equal those of the model's own forward pass. Raise UsageError if there is none.
 
-    The search runs once for each model. It draws no random number and leaves every module in its mode.
+    The search runs once for each model. It uses no random numbers, and does not change the mode of any module.
     """
     layer = model.get_output_embeddings()
     if layer is None:
@@ -89,7 +90,9 @@ def _find(model: Any, layer: Any) -> Head:
 
 
 def _probe(model: Any, layer: Any) -> tuple[Tensor, Tensor]:
-    """Return the last hidden states of some tokens, plain and magnified [2, tokens, width], and the model's logits."""
+    """Return last hidden states of some tokens, once unchanged and once scaled up [2, tokens, width], and the logits
+    that the model computes from them.
+    """
     weight = model.get_input_embeddings().weight
     ids = torch.arange(1, _TOKENS + 1, device=weight.device) * weight.shape[0] // (_TOKENS + 1)
     ids = ids.expand(2, -1)
@@ -108,7 +111,7 @@ def _probe(model: Any, layer: Any) -> tuple[Tensor, Tensor]:
 def evaluation_mode(model: Any) -> Iterator[None]:
     """Put all modules in evaluation mode (no dropout, no checkpointing); restore their modes at the end of the block.
 
-    It looks at all modules each time: a trainer may wrap or add some.
+    All modules are read at each call, because a trainer may wrap or add modules.
     """
     training = [module for module in model.modules() if module.training]
     for module in training:
@@ -131,7 +134,7 @@ def _candidates(config: Any, layer: Any) -> Iterator[Head]:
 
 
 def _gap(logits: Tensor, model_logits: Tensor) -> float:
-    """Return the largest difference of two sets of logits, relative to the largest logit; the worse of the two rows."""
+    """Return the largest difference of two sets of logits, as a share of the largest logit of the same row."""
     largest = model_logits.abs().amax((1, 2)).clamp(min=1e-30)
     return float(((logits - model_logits).abs().amax((1, 2)) / largest).max())
 

@@ -1,4 +1,4 @@
-"""A model in this process that plays and can be trained: loaded from disk or from a hub, or newly made."""
+"""A model in this process that can play and be trained: loaded from disk or from a hub, or newly made."""
 
 import shutil
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class LocalModel:
 
 
 def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0, engine: EngineMaker = TorchEngine) -> LocalModel:
-    """Put an engine and a chat around a model, and switch its dropout off."""
+    """Return a model with a new engine and chat. The model is put in evaluation mode, without dropout."""
     model.eval()
     chat = Chat(tokenizer)
     ends = model.generation_config.eos_token_id if model.generation_config is not None else None
@@ -76,12 +76,12 @@ def open_tokenizer(name: str) -> Any:
 
 
 def commit_of(name: str) -> str:
-    """Return the commit of a hub model as it is loaded here; "" if the hub's files do not state it."""
+    """Return the commit of the hub model's files that `load` reads; "" if the files do not state it."""
     return str(getattr(AutoConfig.from_pretrained(name, trust_remote_code=False), "_commit_hash", None) or "")
 
 
 def misplaced(name: str) -> tuple[str, str] | None:
-    """Return what is wrong with a model's name, and the remedy; None for a model folder or a possible hub name."""
+    """Return the error in a model's name and its remedy; None if the name is a model folder or may be a hub name."""
     path = Path(name)
     if (path / "model" / "config.json").is_file():
         return f"{name!r} is a run; its model is in {str(path / 'model')!r}", "pass that folder"
@@ -103,9 +103,9 @@ def load(
     dtype: Dtype = "float32",
     engine: EngineMaker = TorchEngine,
 ) -> LocalModel:
-    """Load a causal language model with its chat template; for an adapter's folder, the base with the adapter merged.
+    """Load a causal language model and its chat template. For an adapter's folder, load the base and merge the adapter.
 
-    In bfloat16 steps of a small learning rate vanish: training needs float32 copies (`trainers.scale`).
+    Training in bfloat16 needs float32 copies of the weights (`trainers.scale`): small changes would be rounded away.
     """
     where = find_device(device)
     tokenizer = open_tokenizer(name)
@@ -118,7 +118,7 @@ def load(
 
 
 def cast_weights(model: Any, dtype: Dtype) -> Any:
-    """Convert a model's weights to a dtype, in place. Buffers, such as tables of rotary angles, stay as exact."""
+    """Convert a model's weights to a dtype, in place. Buffers, such as tables of rotary angles, keep their dtype."""
     for weight in model.parameters():
         weight.data = weight.data.to(getattr(torch, dtype))
     model.config.dtype = getattr(torch, dtype)
@@ -144,7 +144,7 @@ def _read(name: str, dtype: Dtype) -> Any:
 
 
 def _refuse_kernels(name: str) -> None:
-    """Refuse a model whose config names compiled code on the hub, which would be fetched and run."""
+    """Raise UsageError if a model's config names code on the hub, because transformers would download and run it."""
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     for part in (config, *(getattr(config, key, None) for key in config.sub_configs)):
         for hub_name in (
@@ -161,7 +161,7 @@ def _refuse_kernels(name: str) -> None:
 def export(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a folder that `load`, transformers and vLLM read: safetensors, config, tokenizer, template.
 
-    A model with an adapter is written whole, under the names that its base has.
+    An adapter is merged into the base model's weights, which keep the base's names.
     """
     whole = {name: weight.detach().cpu() for name, weight in effective_weights(model)} if adapted(model) else None
     model.save_pretrained(folder, state_dict=whole)
@@ -172,7 +172,7 @@ def export(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the torch device of a name; `auto` is a GPU where there is one."""
+    """Return the torch device of this name; `auto` is a GPU if there is one, otherwise the CPU."""
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     except RuntimeError as error:
@@ -186,7 +186,7 @@ def find_device(name: str) -> torch.device:
 
 
 def _ask_hub(name: str) -> None:
-    """Refuse at once a name that is neither cached nor on the hub; loading would retry for a minute."""
+    """Raise UsageError if a name is neither cached nor on the hub. Without this check, loading retries for a minute."""
     try:
         reason = "" if has_file(name, "tokenizer_config.json") else "it cannot be reached, or gives no tokenizer"
     except Exception as error:  # An unknown name, a gated model, or whatever its HTTP library raises.

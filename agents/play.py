@@ -1,8 +1,9 @@
-"""The one loop: an agent plays the episodes of an iterator of Starts.
+"""The loop that plays episodes: an agent plays one episode for each `Start` of an iterator.
 
-Training, evaluation and collection all go through it. A slot whose tool has answered decodes again at once; nothing
-waits for the slowest. It depends on two interfaces alone, `Engine` and `Arena`. Left out: what an episode is worth
-(`trainers`), and how many to play (the iterator decides; it may also yield None for "nothing now, ask again").
+Training, evaluation and collection all use this loop. As soon as the tools of an episode have answered, the agent's
+next turn is sampled; no episode waits for slower ones. The loop uses only two interfaces, `Engine` and `Arena`. Left
+out: the training reward (`trainers`), and the number of episodes. The iterator decides it; it yields None if it has no
+start now and must be asked again later.
 """
 
 import logging
@@ -36,7 +37,7 @@ _ROUNDS_WITHOUT_WAIT = 8
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """Limits of the tokens of an episode."""
+    """Limits on the number of tokens in a turn and in an episode."""
 
     max_turn_tokens: int = 512
     """A turn that is cut here ends its episode."""
@@ -50,7 +51,7 @@ class TokenLimits:
 
 @dataclass(slots=True)
 class _Seat:
-    """A slot's running episode."""
+    """The running episode of one slot."""
 
     start: Start
     retried: bool = False
@@ -73,10 +74,10 @@ def play(
     temperature: float = 1.0,
     still_needed: Callable[[Start], bool] | None = None,
 ) -> Generator[Episode, None, None]:
-    """Play the starts, yielding each episode as it ends.
+    """Play an episode for each start, and yield each episode as it ends.
 
-    A BROKEN episode is tried once more and then yielded without a reward. An episode is dropped unfinished when its
-    start is no longer `still_needed`. Closing the generator cancels what runs.
+    A BROKEN episode is played once more; if it is BROKEN again, it is yielded without a reward. A running episode is
+    dropped when `still_needed` returns False for its start. When the generator is closed, all running ones are dropped.
     """
     table = _Table(agent, arena, iter(starts), limits or TokenLimits(), temperature)
     try:
@@ -90,7 +91,7 @@ def play(
 
 
 class _Table:
-    """Tracks, for each slot, whether it waits for the engine or for the arena."""
+    """State of the loop: which slot runs which episode, and whether it waits for the engine or for the arena."""
 
     def __init__(
         self, agent: Agent, arena: Arena, starts: Iterator[Start | None], limits: TokenLimits, temperature: float
@@ -106,7 +107,7 @@ class _Table:
         """Seconds since the last report in which the loop waited for the arena and nothing was decoded."""
 
     def fill(self) -> bool:
-        """Begin episodes in the free slots; return False when all episodes are played."""
+        """Begin episodes in the free slots. Return False when all starts are played and no episode runs."""
         while self.free and not self.exhausted:
             try:
                 start = next(self.starts)
@@ -123,7 +124,7 @@ class _Table:
         return bool(self.seats)
 
     def drop_unless(self, still_needed: Callable[[Start], bool]) -> None:
-        """Drop the episodes that are no longer needed; the arena discards each when its slot begins another."""
+        """Drop the episodes that are no longer needed. The arena discards one when its slot begins the next episode."""
         for slot, seat in list(self.seats.items()):
             if not still_needed(seat.start):
                 if seat.ticket is not None:
@@ -132,7 +133,7 @@ class _Table:
                 self._leave(slot)
 
     def serve_engine(self) -> None:
-        """Hand the turns that are ready to the arena."""
+        """Poll the engine. Send each completed turn to the arena; end the episode if its turn was cut or failed."""
         if not self.tickets:
             return
         arena_busy = len(self.tickets) < len(self.seats)
@@ -154,7 +155,7 @@ class _Table:
             self._wait(lambda: self.arena.send(actions))  # Tools that run in place run here.
 
     def serve_arena(self) -> Iterator[Episode]:
-        """Submit a turn for each event of the arena; yield the episodes that ended."""
+        """Receive the arena's events. Request the next turn of each episode that continues; yield those that ended."""
         outstanding = len(self.seats) - len(self.tickets)
         if not outstanding:
             return
@@ -172,7 +173,10 @@ class _Table:
                 yield _episode(event, seat)
 
     def _receive_events(self, outstanding: int) -> list[Event]:
-        """Return the events of the arena; wait briefly for fast tools, as a decode step costs the same for many."""
+        """Return the arena's new events.
+
+        Wait briefly for fast tools, because a decode step costs about the same for many rows as for one.
+        """
         events: list[Event] = []
         if self.arena.ordered:  # The rows decoded together must not depend on the speed of tools.
             while not events:
@@ -188,7 +192,7 @@ class _Table:
         return events
 
     def _wait(self, call: Callable[[], ReplyT]) -> ReplyT:
-        """Make a call of the arena that blocks the loop; log at intervals which calls the run waits for."""
+        """Call the arena and return the result. After every 30 s of waiting, log which tool calls are not answered."""
         began = time.monotonic()
         result = call()
         self.waited += time.monotonic() - began
@@ -205,7 +209,7 @@ class _Table:
         return result
 
     def _continue(self, event: Event, seat: _Seat) -> None:
-        """Submit the agent's next turn, or end the episode if its tokens are used up."""
+        """Request the agent's next turn from the engine, or end the episode if its row has no room for more tokens."""
         room = self.limits.max_episode_tokens
         if seat.conversation is None:
             chat = self.agent.chat_of(seat.start.seat)
@@ -244,7 +248,7 @@ class _Table:
 
 
 def _episode(event: Event, seat: _Seat) -> Episode:
-    """Return an ended episode. If its reward or a part is not a finite number, the episode is BROKEN."""
+    """Return the ended episode. It is BROKEN if its reward or a part of the reward is not a finite number."""
     assert event.attempt is not None and event.ending is not None, "an arena's ending carries the attempt"
     ending, reward, parts, fault = event.ending, event.reward, event.parts, seat.fault or event.fault
     if not all(math.isfinite(value) for value in (reward or 0.0, *parts.values())):

@@ -1,7 +1,7 @@
-"""Checks of a tokenizer and its chat template: can an agent be trained with them, and if not, what breaks?
+"""Check whether an agent can be trained with a tokenizer and its chat template, and report what fails.
 
-Every check renders dialogues and reads the result, as `Chat` does in play; names of models decide nothing. Left out:
-the model's weights and architecture, which can be checked without a dialogue.
+Every check renders dialogues as `Chat` does during play, and reads the result; the model's name has no influence. Left
+out: the model's weights and architecture, which can be checked without a dialogue.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ TemplateSeverity = Literal["ok", "warning", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class TemplateFinding:
-    """The result of one check, and a remedy if one is needed."""
+    """The result of one check, with a remedy if there is a problem."""
 
     about: str
     text: str
@@ -44,7 +44,7 @@ class TemplateFinding:
 
 
 def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[TemplateFinding]:
-    """Return the remarks of all checks of a tokenizer and its template; `ends` are the stop tokens of the model."""
+    """Return the findings of all checks of a tokenizer and its template. `ends` are the model's own stop tokens."""
     try:
         chat = Chat(tokenizer)
     except UsageError as error:
@@ -66,7 +66,7 @@ def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[TemplateFinding]:
 
 
 def _raised(what: str, error: Exception) -> TemplateFinding:
-    """Return a remark about an exception of the template, which is third-party code and may raise anything."""
+    """Return a finding about an exception that the template raised: it is third-party code and may raise any error."""
     reason = (str(error).strip().splitlines() or [""])[0]
     return TemplateFinding("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", _OTHER_TEMPLATE)
 
@@ -74,12 +74,12 @@ def _raised(what: str, error: Exception) -> TemplateFinding:
 def _finding(
     about: str, fine: bool, text: str, wrong: str, remedy: str, state: TemplateSeverity = "warning"
 ) -> TemplateFinding:
-    """Return one remark: `text` if `fine` is true, otherwise `wrong` with its remedy."""
+    """Return one finding: it says `text` if `fine` is True, otherwise `wrong` with the remedy."""
     return TemplateFinding(about, text) if fine else TemplateFinding(about, wrong, state, remedy)
 
 
 def _turns(chat: Chat) -> Iterator[TemplateFinding]:
-    """Check whether rows can be appended to: for each kind of message, with and without thinking and tools."""
+    """Check whether messages of each kind can be appended to a row, with and without thinking and tools."""
     for kind, thinking in (("tool", False), ("tool", True), ("user", False), ("user", True)):
         about = f"{kind} turns {'after' if thinking else 'without'} thinking"
         verdicts = {chat.probe(kind, thinking, tools) for tools in ((), (PROBE_TOOL,))}
@@ -95,7 +95,7 @@ def _turns(chat: Chat) -> Iterator[TemplateFinding]:
 
 
 def _seams(chat: Chat) -> Iterator[TemplateFinding]:
-    """Check whether the tokens where turns meet in a row equal those of the whole text encoded at once."""
+    """Check whether a row that was encoded turn by turn has the same tokens as its whole text encoded at once."""
     talk = Conversation(chat, [_QUESTION], (PROBE_TOOL,))
     talk.add_text(f"{chat.opened_thinking}musing\n</think>\n\nword" if chat.opened_thinking else "word")
     talk.hear([{"role": "tool", "name": "probe_tool", "content": "reply"}], (PROBE_TOOL,), room=1 << 30)
@@ -107,7 +107,7 @@ def _seams(chat: Chat) -> Iterator[TemplateFinding]:
 
 
 def _thinking(chat: Chat) -> Iterator[TemplateFinding]:
-    """Report whether the template or the agent opens the thinking, and whether earlier thinking is kept."""
+    """Report whether the template or the agent writes the opening `<think>`, and whether earlier thinking is kept."""
     opener = "the template opens it itself" if chat.opened_thinking else "the agent may open it"
     dropped = " or ".join(kind for kind in ("tool", "user") if chat.probe(kind, True) is False)
     fate = f"dropped at the next {dropped} message" if dropped else "kept"
@@ -126,7 +126,7 @@ def _system_text(chat: Chat) -> Iterator[TemplateFinding]:
 
 
 def _tool_results(chat: Chat) -> Iterator[TemplateFinding]:
-    """Check whether several results to one turn are all shown, and in which form."""
+    """Check whether the template shows all results if a turn has several calls, and in which form."""
     first, second = 'first "quoted"\nreply', "second reply"
     new: list[Message] = [{"role": "tool", "name": "probe_tool", "content": text} for text in (first, second)]
     delta = str(chat.tokenizer.decode(chat.delta(new, (PROBE_TOOL,), chat.end_of_turn)))
@@ -137,7 +137,7 @@ def _tool_results(chat: Chat) -> Iterator[TemplateFinding]:
 
 
 def _schemas(chat: Chat) -> Iterator[TemplateFinding]:
-    """Check whether the prompt shows the tools, and where."""
+    """Check whether the prompt shows the tools' schemas, and in which part."""
     prompt = rendered(chat.tokenizer, [_QUESTION], [PROBE_TOOL])
     position = "before" if prompt.find("probe_tool") < prompt.find("QUESTION") else "after"
     wrong = "the template does not show {}: the agent must learn its tools from demonstrations or a system text".format(
@@ -173,7 +173,7 @@ def _stops(chat: Chat) -> Iterator[TemplateFinding]:
 
 
 def _shield(chat: Chat) -> Iterator[TemplateFinding]:
-    """Check whether control tokens in tool results and questions stay text."""
+    """Check whether control tokens in tool results and questions are encoded as plain text."""
     added = chat.tokenizer.added_tokens_decoder
     spelled = "".join(str(token) for token in added.values() if len(str(token)) > 1)
 
@@ -191,7 +191,7 @@ def _shield(chat: Chat) -> Iterator[TemplateFinding]:
 
 
 def _odd_texts(chat: Chat) -> Iterator[TemplateFinding]:
-    """Check whether odd texts survive being encoded and decoded."""
+    """Check whether unusual texts are the same after they were encoded and decoded."""
     texts = {name: chat.opened_thinking + text for name, text in _ODD_TEXTS.items()}
     changed = ", ".join(name for name, text in texts.items() if chat.decode(chat.encode_turn(text)) != text)
     remedy = "answers with such text may be judged as other than they were"

@@ -1,7 +1,7 @@
-"""Environments, tools and rewards. This page is what an environment's author imports.
+"""Environments, tools and rewards: the names that the author of an environment imports.
 
-Left out: registration (`palaestra.register`), the suite of ready environments (`palaestra.envs.suite`) and tools
-that several environments share (`palaestra.envs.tools`).
+Left out: registration (`palaestra.register`), the suite of ready environments (`palaestra.envs.suite`) and tools that
+several environments share (`palaestra.envs.tools`).
 """
 
 from palaestra.envs.arena.text_env import TextEnv

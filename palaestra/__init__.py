@@ -1,7 +1,7 @@
 """palaestra: a gym where language-model agents practise with tools.
 
-Importing it registers the suite's ids, so `gymnasium.make("palaestra/TwoHop-v0")` works; no environment,
-model library or tool is loaded before it is used.
+Importing palaestra registers the ids of its suite, so that `gymnasium.make("palaestra/TwoHop-v0")` works. An
+environment, a model library or a tool is loaded only when it is used.
 """
 
 from palaestra.episode import Attempt, Call, Ending, Episode, Event, Message, Start, Status, Task, TokenRow

@@ -1,4 +1,4 @@
-"""The command line as `python -m palaestra`, where its script is not on the path."""
+"""Run the command line as `python -m palaestra`, if the script `palaestra` is not on the path."""
 
 from palaestra.cli import main
 

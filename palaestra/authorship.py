@@ -41,13 +41,13 @@ def foreign_line(error: BaseException) -> SourceLine | None:
 
 
 def _foreign(error: BaseException) -> list[SourceLine]:
-    """Return the lines of foreign code in the traceback, innermost first."""
+    """Return the lines of the traceback that are in foreign code (`_is_foreign`), innermost first."""
     passed = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_foreign(frame)]
     return [SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(passed)]
 
 
 def _is_foreign(frame: FrameType) -> bool:
-    """Return whether a frame is neither the standard library's nor palaestra's, Gymnasium's or PettingZoo's own."""
+    """Return whether a frame belongs to the suite, or to code outside palaestra, Gymnasium, PettingZoo and Python."""
     name = str(frame.f_globals.get("__name__", ""))
     return name.startswith("palaestra.envs.suite.") or name.partition(".")[0] not in _OURS
 

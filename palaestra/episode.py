@@ -1,8 +1,8 @@
 """The data types that all packages share: a task, what happened in its episode, and the record of it.
 
-Plain frozen data, of two kinds (`palaestra.frozen`); standard library and numpy only. Left out on purpose: advantages
-(they belong to a group, not to an episode), chat templates and tokenizers (`agents.chat`), and how a reward is computed
-(`envs`).
+The classes hold plain data that does not change: some are protected by Python, others only by the type checker
+(`palaestra.frozen`). They need only the standard library and numpy. Left out on purpose: advantages (they belong to a
+group, not to an episode), chat templates and tokenizers (`agents.chat`), and how a reward is computed (`envs`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The finished attempt that a reward reads: everything that happened, and nothing that can still change."""
+    """The finished attempt that a reward reads. It holds everything that happened, and does not change any more."""
 
     task: Task
     messages: tuple[Message, ...]
@@ -112,7 +112,7 @@ class Start:
 
     @property
     def key(self) -> tuple[str, int, int, str | None]:
-        """Key that is unique to an episode of a run. A Start from another process is a copy: compare the keys."""
+        """Key that no other episode of the run has. A Start from another process is a copy, so compare keys."""
         return self.env, self.task, self.seed, self.seat
 
     def as_seen(self, messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -121,7 +121,7 @@ class Start:
         return (*messages[:at], *self.prefix, *messages[at:]) if at else tuple(messages)
 
     def without_prefix(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return messages that an agent saw without the prefix: those of the attempt alone."""
+        """Remove the prefix from messages that an agent saw, and return the messages of the attempt alone."""
         at = _prompted(messages) if self.prefix else 0
         return (*messages[:at], *messages[at + len(self.prefix) :]) if at else tuple(messages)
 
@@ -152,9 +152,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenRow:
-    """The tokens of an episode as the engine sampled them; nothing else defines them.
+    """The tokens of an episode, exactly as the engine sampled them. This row, not the text, defines them.
 
-    An episode has one row; it has more only where a chat template rewrites history, so that a later turn
+    An episode has one row. It has several only if the chat template rewrites earlier messages, so that a later turn
     does not continue the row before it.
     """
 
@@ -195,7 +195,7 @@ class Episode:
 
     @property
     def versions(self) -> tuple[int, int] | None:
-        """Oldest and newest version of the weights that chose a token; None without tokens."""
+        """Oldest and newest version of the weights that chose a token; None if no token was sampled."""
         chosen = [row.versions[row.sampled] for row in self.rows if row.sampled.any()]
         if not chosen:
             return None

@@ -1,7 +1,7 @@
-"""Episodes as JSON and back: the content of a line of an episode file, but for what `record` adds to it.
+"""Convert episodes to JSON and back: the content of a line of an episode file, without the fields that `record` adds.
 
-Token rows are compressed to spans and runs. What is read may be a stranger's, so the kinds of all values are checked,
-and nothing is made that is larger than its text. Left out: lines, digests and files (`record`).
+Token rows are compressed to spans and runs. A file may come from a stranger, so the type of each value is checked, and
+no object is created that is larger than its text. Left out: lines, digests and files (`record`).
 """
 
 import math
@@ -73,7 +73,7 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
 
 
 def episode_from_json(content: Mapping[str, Any]) -> Episode:
-    """Return the episode of a line's content. Other content raises an error of Python, such as a KeyError."""
+    """Return the episode in a line's content. Content that is no episode raises a Python error, such as KeyError."""
     start, task = content["start"], content["task"]
     attempt = Attempt(
         task=Task(
@@ -104,21 +104,21 @@ def episode_from_json(content: Mapping[str, Any]) -> Episode:
 
 
 def of_kind(kind: Any, value: Any, name: str) -> Any:
-    """Return a value of this kind. Raise a TypeError that names any other."""
+    """Return the value if it is of this kind. If not, raise a TypeError that names it."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {value!r:.60}; expected {getattr(kind, '__name__', kind)}")
     return value
 
 
 def finite(value: Any, name: str) -> Any:
-    """Return a finite number. Raise a TypeError that names anything else."""
+    """Return the value if it is a finite number. If not, raise a TypeError that names it."""
     if not isinstance(value, int | float) or not abs(value) <= _LARGEST:
         raise TypeError(f"{name} is {value!r:.60}; expected a finite number")
     return value
 
 
 def numbers_by_name(values: Any, name: str) -> Mapping[str, Any]:
-    """Return finite numbers by name. Raise a TypeError for anything else."""
+    """Return the mapping if all its values are finite numbers. If not, raise a TypeError."""
     for part, value in of_kind(Mapping, values, name).items():
         finite(value, f"{name}[{part!r:.60}]")
     return values  # type: ignore[no-any-return]
@@ -166,7 +166,9 @@ def _call_in(content: Mapping[str, Any]) -> Call:
 
 
 def _row_out(row: TokenRow) -> dict[str, Any]:
-    """Return a row as JSON: spans [begin, end) of sampled tokens, and log-probs and version runs of these tokens."""
+    """Return a row as JSON: all ids, the spans [begin, end) of sampled tokens, and of these tokens the log-probs and
+    the versions, as pairs (version, number of consecutive tokens with it).
+    """
     versions = row.versions[row.sampled]
     ends = np.flatnonzero(np.diff(versions, append=versions[-1:] - 1))
     lengths = np.diff(ends, prepend=-1)
@@ -202,7 +204,7 @@ def numbers_to_json(values: NDArray[np.float32]) -> list[float | None]:
 
 
 def numbers_from_json(sampled: NDArray[np.bool_], values: list[float | None]) -> NDArray[np.float32]:
-    """Return one value for each token of a row, from those of its sampled tokens; 0 where not sampled."""
+    """Return one value for each token of a row: `values` in order for its sampled tokens, 0 for the others."""
     spread = np.zeros(len(sampled), np.float32)
     spread[sampled] = [float("nan") if value is None else value for value in values]
     return spread

@@ -7,7 +7,7 @@
     │   ├── TaskFileError     a file of tasks is wrong: names the rows
     │   └── UnknownTask       a demonstrator does not know how to play this task
     ├── MissingExtra          an optional library is absent; names the install command (also an ImportError)
-    ├── SandboxUnavailable    the wanted isolation cannot be had here; names what is missing and the options
+    ├── SandboxUnavailable    this machine lacks the requested isolation; names what is missing and what helps
     ├── RecordError           a line of an episode file is cut off, changed or not a record
     ├── EnvironmentDefect     an environment's author got something wrong: a tool, a reward, a task
     ├── ToolError             a tool's answer to a bad request; the agent reads it, callers do not catch it
@@ -60,7 +60,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_name(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return the text of the error for an unknown name, with the closest of the known names, or else all of them."""
+    """Return the error text for an unknown name: it suggests the closest known name, or lists all if none is close."""
     hint = did_you_mean(name, names) or f"; expected one of {', '.join(names)}"
     return f"unknown {kind} {name!r}{hint}"
 
@@ -70,7 +70,7 @@ class ConfigError(UsageError):
 
 
 class TaskFileError(UsageError):
-    """The content of a file of tasks is wrong; `faults` names rows, the first of `count`."""
+    """The content of a file of tasks is wrong. `faults` describes the first wrong rows, `count` counts all."""
 
     SHOWN = 5
 
@@ -98,7 +98,7 @@ class MissingExtra(PalaestraError, ImportError):
     """An optional library is not installed."""
 
     def __init__(self, library: str, extra: str, purpose: str, remedy: str = "") -> None:
-        """Format the message; `remedy` is an install command for what pip does not install."""
+        """Format the message. `remedy` is an install command for a library that pip does not install."""
         remedy = remedy or f"pip install 'palaestra[{extra}]'"
         super().__init__(f"{purpose} needs {library}, which is not installed: {remedy}")
 
@@ -111,7 +111,7 @@ class SandboxUnavailable(PalaestraError):
 
 
 class RecordError(PalaestraError):
-    """A line of an episode file is not the record that was written there."""
+    """A line of an episode file was cut off, was changed, or is not a record."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
         super().__init__(f"{path}, line {line}: {reason}")
@@ -126,7 +126,7 @@ class ToolError(PalaestraError):
 
 
 class Broken(PalaestraError):
-    """The infrastructure failed, on evidence the agent cannot produce: a spawn that failed, a peer that is gone."""
+    """The infrastructure failed, and the agent cannot have faked that: a process did not start, a server ended."""
 
 
 class TrainingHalted(PalaestraError):

@@ -1,7 +1,7 @@
 """Data classes that only the type checker protects from changes, at no cost at run time.
 
 A frozen data class sets each of its fields through `object.__setattr__`: creating one takes three times as long, and a
-step of an environment creates half a dozen. `statically_frozen` is for classes that only our own code uses, where mypy
+step of an environment creates about six. `statically_frozen` is for classes that only palaestra's code uses, where mypy
 sees every assignment. Classes that authors and rewards receive stay `@dataclass(frozen=True)`.
 """
 
@@ -13,5 +13,5 @@ FrozenT = TypeVar("FrozenT")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def statically_frozen(cls: type[FrozenT]) -> type[FrozenT]:
-    """Return a data class with slots, equal and hashed by its fields, that only the type checker keeps unchanged."""
+    """Make a data class with slots, compared and hashed by its fields. Only the type checker forbids changes."""
     return dataclass(slots=True, unsafe_hash=True)(cls)

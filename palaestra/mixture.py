@@ -1,11 +1,11 @@
-"""A mixture: several environments in one run, each with its share of the episodes. It is written as one id.
+"""A mixture: several environments in one run, each with its share of the groups. It is written as one id.
 
     palaestra/TwoHop-v0=3,palaestra/Calculator-v0=1         three groups of four are of TwoHop
     palaestra/CodeMath-v0#dapo=17,palaestra/CodeMath-v0#skywork=5    one id twice, each with a name of its own
 
-The text before a weight is the name of an environment, and `Start.env` holds it. An option with that name before it,
-`calculator.digits=2`, is for one environment; an option without a name is for all. Left out: which group is of which
-environment (`trainers.samplers.task_of_group`), and playing several at once (`envs.arena.mixed`).
+The text before a weight is the name of an environment, and `Start.env` holds it. An option that begins with that name,
+such as `calculator.digits=2`, is for that environment; an option without a name is for all. Left out: which group has
+which environment (`trainers.samplers.task_of_group`), and playing several at once (`envs.arena.mixed`).
 """
 
 import re
@@ -25,7 +25,7 @@ _LABEL = "#"
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Weights by name, in the order in which they were named."""
+    """The environments of a mixture: the weight of each, by name, in the order of the id."""
 
     weights: Mapping[str, Fraction]
 
@@ -77,7 +77,7 @@ class Mixture:
             environments_so_far.append(environment)
 
     def _is(self, text: str, name: str) -> bool:
-        """Return whether this text names that environment, by its name or the short form of it."""
+        """Return whether `text` means the environment `name`: it is that name, or both have the same short form."""
         return text == name or (text not in self.weights and _short(text) == _short(name))
 
 
@@ -113,7 +113,7 @@ def plain_id(name: str) -> str:
 
 
 def environment_of(env_id: str, options: Mapping[str, Any], env: str) -> tuple[str, dict[str, Any]]:
-    """Return id and options of the environment that `Start.env` names, in a run of this id with these options."""
+    """Return id and options of the environment `env` (of a `Start`), in a run of this id with these options."""
     mixture = read_mixture(env_id)
     return (env or env_id, dict(options)) if mixture is None else (plain_id(env), mixture.options_for(env, options))
 

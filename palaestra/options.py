@@ -1,8 +1,8 @@
-"""Options of environments: which ones a class takes, the refusal of others, and those that no file may decide.
+"""Options of environments: which options a class takes, and which options no file may decide.
 
-A record or a run's config is data that people share. It says what is played. Where a program runs, which server is
-called, which variable holds a key: such an option is a service, and its type says so where it is declared, as in
-`sandbox: Annotated[str, SERVICE]` (`envs.core.backends.Where` is marked already). A service comes from a command line.
+People share records and configs of runs. Such a file may decide what is played, but not where a program runs, which
+server is called or which variable holds a key. An option for one of these is a service: only a command line may set it.
+Its type marks it, as in `sandbox: Annotated[str, SERVICE]` (`envs.core.backends.Where` is marked already).
 
 Left out: whether a value is valid (the environment checks it), and which options games and other people's
 environments take.

@@ -1,7 +1,7 @@
-"""What a task's data, answers and arguments may hold when they are written down, and what is said where they do not.
+"""Convert the data and answers of tasks and the arguments of calls to values that JSON can hold; refuse all others.
 
-Left out: how values are written (`tagged`), and objects of any other class. Restoring those would mean running code
-that a file names, so they are refused by name.
+Left out: how values are written (`tagged`), and objects of any other class. To restore such an object, code that a file
+names would have to run, so it is refused with an error that names it.
 """
 
 import json
@@ -26,7 +26,7 @@ def to_plain(value: Any, where: str = "value") -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """The value that `to_plain` was given; a ValueError where a tag says nothing known."""
+    """Return the value that `to_plain` was given. Raise a ValueError for an unknown tag."""
 
     def refuse(kind: Any, content: Any) -> Any:
         raise ValueError(f"the tag {kind!r} is unknown")
@@ -49,7 +49,7 @@ def _path(value: Any, part: Any, where: str) -> str:
 
 
 def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
-    """`KEY=VALUE` texts as a dict. A value that reads as JSON is that value, any other is text. `what` names them."""
+    """Return `KEY=VALUE` texts as a dict. A JSON value is decoded, others stay text. `what` names them in errors."""
     pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -65,7 +65,7 @@ def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
 
 
 def as_pair(key: str, value: Any) -> str:
-    """`KEY=VALUE` as `from_pairs` reads it back, in letters that a terminal shows."""
+    """Return `KEY=VALUE` as `from_pairs` reads it back, in printable characters."""
     text = value if isinstance(value, str) and not _is_json(value) else json.dumps(to_plain(value))
     return f"{key}={text}" if text.isprintable() else f"{key}={json.dumps(text)}"
 

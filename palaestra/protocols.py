@@ -45,7 +45,7 @@ class Arena(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for one turn. It is complete: an engine may keep caches but needs none."""
+    """A request for one turn. It holds everything that an engine needs, so an engine works without any cache."""
 
     row: int
     """Id of the token row, by which an engine may find its cache."""
@@ -121,7 +121,7 @@ class TrainedEngine(Engine, Protocol):
 
     @property
     def shares_weights(self) -> bool:
-        """True if it samples from the trainer's own tensors, and so must not be polled while they change."""
+        """True if the engine samples from the trainer's own tensors. Then do not poll it while they change."""
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
         """Sample with these weights from now on. `tensors` holds all of them, by the names of the trainer's model."""
@@ -130,7 +130,7 @@ class TrainedEngine(Engine, Protocol):
         """Stop sampling until `resume`. Requests are still accepted, and finished answers still returned."""
 
     def resume(self) -> None:
-        """End a pause."""
+        """End a pause: sampling continues."""
 
     def release(self) -> None:
         """Free the memory that only sampling needs. Running turns start again after `reclaim`."""
@@ -139,4 +139,4 @@ class TrainedEngine(Engine, Protocol):
         """Allocate again the memory that `release` freed."""
 
     def health(self) -> str:
-        """Return the engine's fault, empty if it works, within seconds. A run calls this before it begins."""
+        """Return the engine's fault within a few seconds; "" if it works. A run calls this before it begins."""

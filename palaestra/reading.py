@@ -1,7 +1,7 @@
-"""Read episode files and folders of them one after another, and report lines that are not episodes.
+"""Read episode files, or all files of folders, one after another, and report lines that are not episodes.
 
-What lies in a folder may be a stranger's: a pipe or a device there never ends, and JSON may nest deeper than Python
-reads. Both are errors that every caller expects.
+A folder may come from a stranger: reading a pipe or a device in it may never end, and JSON may nest deeper than Python
+can read. Both raise errors that every caller expects.
 """
 
 import errno
@@ -17,14 +17,14 @@ _SHOWN = 10
 
 
 def regular_text(path: Path) -> str:
-    """Return the text of a regular file. Raise an OSError for any other, such as a pipe, which may never end."""
+    """Return the text of a regular file. Raise an OSError for anything else, such as a pipe, which may never end."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return path.read_text(encoding="utf-8")
 
 
 def parsed_json(text: str) -> Any:
-    """Return the value of a JSON text. Raise a ValueError for anything else, also for one that nests too deeply."""
+    """Return the value of a JSON text. Raise a ValueError if it is not JSON or nests too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -32,7 +32,7 @@ def parsed_json(text: str) -> Any:
 
 
 def episode_files(paths: Sequence[Path]) -> list[Path]:
-    """Return these files and those in these folders; a run's folder means its episodes."""
+    """Return these files, and all .jsonl files in these folders. For a run's folder, its folder `episodes` is taken."""
     files: list[Path] = []
     for path in paths:
         folder = path / "episodes" if (path / "episodes").is_dir() else path
@@ -54,7 +54,7 @@ class RecordReader:
         self._reported = 0
 
     def __iter__(self) -> Iterator[tuple[str, Record]]:
-        """Yield each record after a text that names its location."""
+        """Yield pairs: a text that names the record's file and number, and the record."""
         for path in self.files:
             self.path = path
             unreported: list[Defect] = []

@@ -1,8 +1,8 @@
-"""Episodes on disk: one JSON line each, with everything that is needed to view it, replay it or score it again.
+"""Episodes on disk: each is one line of JSON, with everything that is needed to view, replay or rescore the episode.
 
 A line holds the environment, the agent, the Start, the Attempt with its calls and outcomes, the token rows, the reward
-with its parts, and, where it was trained on, its training record. Every line carries a digest of its content (not of
-its spelling: `jq` and `grep` may filter a file), so a line that was cut off or changed is detected.
+with its parts, and the training record if the episode was trained on. A line also holds a digest of its content, so a
+line that was cut off or changed is detected (a new layout by `jq` keeps the digest valid).
 
 Left out: running an episode again (`envs.records.replay`), and showing it (`palaestra view`).
 """
@@ -53,7 +53,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of an episode file."""
+    """An episode with its environment, its agent and its training records: one line of an episode file."""
 
     env_id: str
     episode: Episode
@@ -96,7 +96,7 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def write(path: Path, records: Iterable[Record]) -> int:
-    """Write a whole file, or leave the old one as it was. Return the number of records."""
+    """Write all records to a file, and return their number. If that fails, an old file stays as it was."""
     unfinished, count = path.with_name(path.name + ".part"), 0
     opened = _opened_to_write(unfinished, "xb")
     try:
@@ -114,7 +114,7 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 
 class Recorder:
-    """Appends records to a file; each is written whole before the next."""
+    """Appends records to a file. Each record is on disk as a whole line before the next one is added."""
 
     def __init__(self, path: Path) -> None:
         """Open the file to append. Raise a UsageError if the last line of an existing file was cut off."""
@@ -150,7 +150,7 @@ class Recorder:
 
 
 def to_line(record: Record) -> bytes:
-    """Return a record as its line."""
+    """Return the line of a record, with a newline at its end."""
     content = {"palaestra": VERSION, **_record_out(record)}
     text = json.dumps({"digest": _digest(content), **content}, ensure_ascii=False, allow_nan=False)
     # A lone surrogate, which a task file may hold, has no UTF-8 form.

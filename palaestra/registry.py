@@ -1,6 +1,6 @@
-"""Ids: `register` writes Gymnasium's registry, `arena` opens what it holds, vectorized.
+"""Register environments by id, and open them: `register` stores a class, `arena` plays many of its episodes at once.
 
-Only strings are stored, so that importing palaestra imports no environment, and specs survive `to_json`.
+Classes are stored by name. So importing palaestra imports no environment, and `to_json` can write a spec.
 """
 
 import re
@@ -51,10 +51,10 @@ def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, 
 
 
 def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = None, **kwargs: Any) -> None:
-    """Register a `Game` subclass, given as "module:Class", with palaestra and, where it is installed, PettingZoo.
+    """Register a `Game` subclass, given as "module:Class", with palaestra, and with PettingZoo if it is installed.
 
-    `demonstrator` names a function "module:name" that plays every seat by rule: the seat's system text tells it which.
-    `kwargs` are passed to the class. Registering an id again replaces it.
+    `demonstrator` names a function "module:name" that plays every seat by rule: it reads in the seat's system message
+    which seat it is. `kwargs` are passed to the class. Registering an id again replaces it.
     """
     registry_id = _game_id(game_id)
     _claim("register_game", registry_id, entry_point, demonstrator)
@@ -72,12 +72,12 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
 
 
 def games() -> list[str]:
-    """The ids that `palaestra.register_game` wrote, sorted."""
+    """Return the ids that `palaestra.register_game` wrote, sorted."""
     return sorted(_games)
 
 
 def author_class(env_id: str) -> Any:
-    """The class that was registered under an id of ours; the module before an id is imported first."""
+    """Return the class that is registered under an id of palaestra. A module before the id is imported first."""
     entry = _ours(env_id)
     if entry is None:
         raise UnknownId(env_id, [*registered(), *games()])
@@ -85,17 +85,17 @@ def author_class(env_id: str) -> Any:
 
 
 def is_game(env_id: str) -> bool:
-    """Return whether `palaestra.register_game` wrote this id; a module before it does not matter."""
+    """Return whether `palaestra.register_game` wrote this id. A module before the id is ignored."""
     return _game_id(env_id.rpartition(":")[2]) in _games
 
 
 def registered() -> list[str]:
-    """The ids that `palaestra.register` wrote, sorted."""
+    """Return the ids that `palaestra.register` wrote, sorted."""
     return sorted(env_id for env_id, spec in gymnasium.registry.items() if spec.entry_point == ENTRY_POINT)
 
 
 def registered_author(env_id: str) -> tuple[str, Mapping[str, Any]] | None:
-    """The class of an environment or game of ours as "module:Class", and the options that it was registered with."""
+    """Return the class of an id as "module:Class", and its registered options; None if the id is not palaestra's."""
     module, _, name = env_id.rpartition(":")
     if module:
         import_author(module)
@@ -109,12 +109,12 @@ def registered_author(env_id: str) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
-    """Open `slots` places of an environment, by id: the trainer's only way to environments.
+    """Open an arena that plays up to `slots` episodes of an environment at once. Trainers use only this function.
 
-    A game's slots are its seats' places, and `Start.seat` says who plays; with `seat=NAME` one seat is played and the
-    others are its demonstrators. Any other Gymnasium or PettingZoo environment that speaks text is adapted. With
-    `workers=4` Ray actors play, of a cluster at `ray_address=` or of one that is started here. Of a mixture,
-    `ID=WEIGHT,ID=WEIGHT`, any slot plays any environment, and `Start.env` says which (`palaestra.mixture`).
+    In a game each seat takes a slot, and `Start.seat` names the seat. With `seat=NAME` only that seat is played, and
+    demonstrators play the others. Any other Gymnasium or PettingZoo environment that speaks text is adapted. With
+    `workers=4` four Ray actors play, in the cluster at `ray_address=` or in a new one on this machine. In a mixture,
+    `ID=WEIGHT,ID=WEIGHT`, each slot can play each environment, and `Start.env` names it (`palaestra.mixture`).
     """
     if not isinstance(slots, SupportsIndex):
         raise UsageError(f"arena({env_id!r}, {slots!r}): expected how many episodes to play at once, such as 8")
@@ -127,7 +127,7 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
 
 
 def demonstrator(env_id: str) -> Demonstrator:
-    """The function that plays this environment by rule."""
+    """Return the function that plays this environment by rule."""
     env_id = env_id.rpartition(":")[2]  # Gymnasium's `module:id` names a module to import first.
     env_id = _game_id(env_id) if _game_id(env_id) in _games else env_id
     if env_id not in _demonstrators:
@@ -142,14 +142,14 @@ def demonstrator(env_id: str) -> Demonstrator:
 
 
 def demonstrators(env_id: str) -> Demonstrator | dict[str, Demonstrator]:
-    """The function that plays an environment by rule; of a mixture each one's, by `Start.env`."""
+    """Return the function that plays an environment by rule; for a mixture, the function of each, by `Start.env`."""
     if read_mixture(env_id) is None:
         return demonstrator(env_id)
     return {name: demonstrator(member_id) for name, (member_id, _) in environments(env_id, {}).items()}
 
 
 def format_read(env_id: str, options: Mapping[str, Any]) -> str:
-    """The format in which an environment reads calls, whoever chose it; a mixture must read them all in one."""
+    """Return the format in which an environment reads calls. Raise a UsageError if a mixture reads them in several."""
     members = environments(env_id, options)
     read = {name: chosen_format(*member) or formats.DEFAULT for name, member in members.items()}
     if len(set(read.values())) > 1:
@@ -162,9 +162,9 @@ def format_read(env_id: str, options: Mapping[str, Any]) -> str:
 
 
 def chosen_format(env_id: str, options: Mapping[str, Any]) -> str | None:
-    """The call format that somebody has chosen: who opens it with these options, who registered it, or its author.
+    """Return the call format that was chosen for an environment: in these options, at its registration or in its class.
 
-    None where nobody has: then it reads `formats.DEFAULT`, and whoever knows the agent may choose better.
+    None if none was chosen: then it reads `formats.DEFAULT`, and a caller that knows the agent may choose a better one.
     """
     author_entry = _ours(env_id)
     if author_entry is None:
@@ -179,7 +179,9 @@ def chosen_format(env_id: str, options: Mapping[str, Any]) -> str | None:
 
 
 def check_options(env_id: str, names: Iterable[str]) -> None:
-    """Refuse options that an environment of ours does not take; games and others' look at theirs when they are made."""
+    """Raise a UsageError for options that an environment of palaestra does not take. Games, and environments of other
+    people, check their options when they are created.
+    """
     if (mixture := read_mixture(env_id)) is not None:
         options = dict.fromkeys(names)
         mixture.check(options)
@@ -192,7 +194,7 @@ def check_options(env_id: str, names: Iterable[str]) -> None:
 
 
 def services(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some options that only a command line may decide, by `palaestra.options.services_of`."""
+    """Return those of the options that only a command line may decide, by the rule of `palaestra.options`."""
     names: set[str] = set()
     for member_id, member_options in environments(env_id, options).values():
         creator, registered_with = _ours(member_id) or (None, {})
@@ -201,7 +203,7 @@ def services(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_loaded(env_id: str, where: str) -> None:
-    """Refuse an id of a file whose module is not loaded: a file does not decide what is imported."""
+    """Raise a UsageError if the module in an id from a file is not loaded: a file must not decide what is imported."""
     for member_id, _ in environments(env_id, {}).values():
         module = member_id.rpartition(":")[0]
         if module and module not in sys.modules:
@@ -212,23 +214,23 @@ def require_loaded(env_id: str, where: str) -> None:
 
 
 def reads_calls(env_id: str) -> bool:
-    """Whether an environment is ours, and so has the option `format`; others hear text, and parse it themselves."""
+    """Return whether an environment is palaestra's and so has the option `format`. Others get text and parse it."""
     return _ours(env_id) is not None
 
 
 def _ours(env_id: str) -> tuple[Any, Mapping[str, Any]] | None:
-    """The class of an environment or game of ours, and what it was registered with."""
+    """Return the class of an id of palaestra and the options of its registration; None for any other id."""
     entry = registered_author(env_id)
     return None if entry is None else (load_author(entry[0], f"{env_id}: its class"), entry[1])
 
 
 def _game_id(game_id: str) -> str:
-    """PettingZoo writes solver_critic_v0 and keeps solver_critic-v0; both are known."""
+    """Return a game's id with "-v" for "_v": PettingZoo accepts solver_critic_v0 and stores solver_critic-v0."""
     return re.sub(r"_v(?=\d+$)", "-v", game_id.strip())
 
 
 def _claim(verb: str, env_id: str, entry_point: Any, demonstrator: Any) -> None:
-    """Refuse what is no "module:name", and take note of who plays the environment by rule."""
+    """Raise a UsageError for a value that is not "module:name", and store the demonstrator of the id."""
     for name, value in (("entry_point", entry_point), ("demonstrator", demonstrator)):
         if value is not None and (not isinstance(value, str) or value.count(":") != 1):
             raise UsageError(f"{verb}({env_id!r}): {name} is {value!r}; expected a string 'module:name'")
@@ -238,7 +240,7 @@ def _claim(verb: str, env_id: str, entry_point: Any, demonstrator: Any) -> None:
 
 
 def load_author(entry_point: str, what: str) -> Any:
-    """What an author registered as "module:name"; `what` says of it in an error."""
+    """Return the object that an author registered as "module:name". `what` describes it in errors."""
     module_name, _, name = entry_point.partition(":")
     try:
         module = import_author(module_name)
@@ -252,7 +254,7 @@ def load_author(entry_point: str, what: str) -> Any:
 
 
 def import_author(name: str) -> ModuleType:
-    """Import a module that somebody else wrote; what goes wrong in it is told with its file and line."""
+    """Import a module that somebody else wrote. An error in it raises an EnvironmentDefect with its file and line."""
     if not all(map(str.isidentifier, name.split("."))):
         raise UsageError(f"{name!r} is no name of a module; expected one such as my_environment")
     try:
@@ -272,7 +274,7 @@ def import_author(name: str) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the author's that raised it, or the last one of all."""
+    """Return the file and line of the author's code that raised an error; if there is none, the innermost line."""
     line = authors_line(error)
     if line is not None:
         return line.place

@@ -16,9 +16,9 @@ _SHORTEST = 80
 
 
 def cut(text: str, limit: int) -> str:
-    """Return at most `limit` characters: head and tail, and between them a note of how much was left out.
+    """Return at most `limit` characters of a text: its head, a note of how much was left out, and its tail.
 
-    The note includes what earlier cuts of the middle left out (this function's, or a sandbox's in bytes).
+    The note also counts what earlier cuts left out there (cuts by this function, or by a sandbox, in bytes).
     """
     if len(text) <= limit:
         return text
@@ -42,9 +42,10 @@ def _note(characters: int, notes: Sequence[re.Match[str]]) -> str:
 
 
 def shortened(messages: Sequence[Message], limit: int) -> tuple[Message, ...]:
-    """Return a dialogue of at most `limit` characters: tool results are cut first, the longest ones most; then turns.
+    """Return a dialogue of at most `limit` characters. Tool results are cut first, then the agent's turns, then the
+    rest; of each kind the longest texts are cut most.
 
-    Every message stays, with some of its words, so very many messages may remain longer than `limit`.
+    No message is cut below 80 characters, so a dialogue of very many messages may remain longer than `limit`.
     """
     result = list(messages)
     for kinds in (("tool",), ("assistant",), ("user", "system")):

@@ -16,8 +16,8 @@ MARKS = ("Answer:", "\\boxed{", "<answer>")
 def counted(scores: Sequence[float], thresholds: Sequence[float]) -> list[float]:
     """Return the part of each stage's score that counts. Scores after the first uncleared stage may be missing.
 
-    The surplus above the thresholds counts only if all stages are cleared: otherwise an attempt that is stuck could
-    have more than one that got further.
+    The part of a score above its threshold counts only if all stages are cleared. Otherwise an attempt that fails early
+    could score higher than one that clears more stages.
     """
     partial_scores = [0.0] * len(thresholds)
     for index, (score, threshold) in enumerate(zip(scores, thresholds, strict=False)):
@@ -34,13 +34,17 @@ def parsed_calls(attempt: Attempt, required: bool = False) -> float:
 
 
 def valid_calls(attempt: Attempt, required: bool = False) -> float:
-    """Return the share of calls to an existing tool with valid arguments. Without calls as in `parsed_calls`."""
+    """Return the share of calls to an existing tool with valid arguments. Without calls, return what `parsed_calls`
+    returns.
+    """
     valid = [call.status is not Status.BAD_CALL for call in attempt.calls]
     return sum(valid) / len(valid) if valid else float(not required)
 
 
 def formatted_answer(attempt: Attempt, mark: str | None = None) -> float:
-    """Return 1 if there is an answer that has the mark exactly once, else 0. `mark` None: the mark in the prompt."""
+    """Return 1 if there is an answer that has the mark exactly once, else 0. If `mark` is None, it is the one that the
+    prompt contains; if the prompt contains none, any answer counts.
+    """
     if mark is None:
         prompt = ""
         for message in attempt.messages:

@@ -1,8 +1,8 @@
-"""Convert values to JSON and back, unchanged: values that JSON lacks are tagged here and nowhere else.
+"""Convert values to JSON and back without a change. Values of types that JSON lacks are written with a tag.
 
-`{"$": kind, "of": content}` stands for tuples, sets, bytes, arrays, dates, exact numbers and the like. It imports the
-standard library alone, since its source is also sent to sandboxes. Left out: objects of any other class, which the
-callers refuse (`plain`) or treat in their own ways (graders) with a function that they pass.
+`{"$": kind, "of": content}` stands for tuples, sets, bytes, arrays, dates, exact numbers and the like. This module
+imports only the standard library, since its source is also sent to sandboxes. Left out: objects of any other class. The
+callers pass a function for these: `plain` refuses them, graders convert them in their own ways.
 """
 
 import base64
@@ -67,7 +67,7 @@ def tagged(kind: str, content: Any) -> dict[str, Any]:
 
 
 def pack(value: Any, other: Other, depth: int = 0) -> Any:
-    """Return the value in a form that `json` can write; `other` converts values of unknown classes."""
+    """Return the value in a form that `json` can write. `other` converts values of other classes, given their depth."""
     if type(value) in _SAME:
         return value
     if depth > MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""Training: GRPO and its family, supervised fine-tuning, sampling of tasks, evaluation."""
+"""Training: GRPO and related algorithms, supervised fine-tuning, sampling of tasks, evaluation."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ _NEED_TORCH = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import these functions on first use, because they need torch, which the settings of a run do not."""
+    """Import a function of `_NEED_TORCH` on first use: it needs torch, and a run's settings must load without it."""
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_NEED_TORCH[name]), name)

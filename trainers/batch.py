@@ -1,4 +1,4 @@
-"""A batch of scored episodes in groups, made by a sampler. `packed` turns it into flat tensors."""
+"""A batch of scored episodes in groups, which a sampler builds. `learn.packing` turns it into flat tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,13 +26,13 @@ class Scored:
 
     @property
     def reward(self) -> float:
-        """Return the training reward, the sum of the terms, which is compared within a group."""
+        """Return the training reward: the sum of the terms. Rewards are compared within a group."""
         return sum((self.terms or {}).values())
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One place of a batch. Two samples may refer to the same episode."""
+    """One entry of a batch, which refers to an episode. Two samples may refer to the same episode."""
 
     place: int
     """Index of the episode in `Batch.rollouts`."""

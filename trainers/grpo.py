@@ -1,8 +1,8 @@
-"""Group relative policy optimization, from top to bottom: play, score, compare, learn, publish.
+"""Group relative policy optimization as one loop: play, score, compare, learn, publish the new weights.
 
-Every algorithm is a recipe: other functions in the same loop. Not here: the choice of tasks (`sampling`), the reward of
-an episode (`scoring`), the step from advantages to weights (`update`), logs and checkpoints (`session`), and evaluation
-(`measuring`).
+Other algorithms use the same loop; their recipes name other functions. Not here: the choice of tasks (`samplers`), the
+reward of an episode (`reward`), the update of the weights from advantages (`learn.update`), logs and checkpoints
+(`run.session`), and evaluation (`evaluation.during_training`).
 """
 
 import gc
@@ -60,10 +60,11 @@ def train(
     interrupts: Interrupts | None = None,
     on_progress: OnProgress = ignore,
 ) -> Generator[Progress, None, None]:
-    """Take a run from its present step to its end. Yield each step before it is logged and saved.
+    """Train a run from its present step to its end. Yield each step before it is logged and saved.
 
-    `learner`, `model` and `arena` are opened as the run's config says if they are None. While the caller has a step, it
-    may add metrics and change the learner. If it stops early, the step is logged and a checkpoint of it is saved.
+    If `learner`, `model` or `arena` is None, it is opened as the run's config says. After each yielded step the caller
+    may add metrics to it and change the learner. If the caller closes the generator early, the last step is logged and
+    saved as a checkpoint.
     """
     if run.finished:
         return
@@ -126,19 +127,19 @@ def train(
 def train_learner(
     learner: Learner[GRPOConfig], arena: Arena, on_progress: OnProgress = ignore
 ) -> Generator[Progress, None, None]:
-    """Train a learner in an arena as `train` does, but without a run folder: nothing is written, saved or evaluated."""
+    """Train a learner in an arena as `train` does, but without a run folder: no logs, checkpoints or evaluation."""
     return train(Run.unwritten(learner.config), learner=learner, arena=arena, on_progress=on_progress)
 
 
 def _batch_metrics(learner: Learner[GRPOConfig], batch: Batch, mixture: Mixture | None) -> dict[str, float]:
-    """Return the metrics of a played batch, over all ranks. Raise `TrainingHalted` if it cannot be trained on."""
+    """Return the metrics of a played batch over all ranks. Raise `TrainingHalted` if the batch cannot be trained on."""
     metrics = batch_metrics(batch, frozenset(learner.config.env.train_seats)) | audited(learner, batch)
     metrics |= mixture_metrics(mixture, batch) if mixture else {}
     return metrics | learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
 
 
 def _audited_advantages(recipe: Recipe, batch: Batch, scores: BatchScores) -> Advantages:
-    """Return the advantages of a batch, damped and bounded. Raise `TrainingHalted` if a check of them fails."""
+    """Return the advantages of a batch, weighted and bounded (`damped`). Raise `TrainingHalted` if a check fails."""
     raw_advantages = recipe.advantage(batch, scores)
     require(shape_findings(batch, scores, raw_advantages))
     advantages = damped(raw_advantages, batch, recipe.max_advantage)
@@ -168,8 +169,8 @@ def _report(notes: Sequence[str], learner: Learner[GRPOConfig], on_progress: OnP
 
 
 def _saved_steps(learner: Learner[GRPOConfig]) -> Callable[[int], bool]:
-    """Return a function that tells which steps get a checkpoint. A resumed run can evaluate a step only from a
-    checkpoint.
+    """Return a function that says whether a step gets a checkpoint. Steps to evaluate get one too: a resumed run can
+    evaluate a step only from its checkpoint.
     """
     checkpoint_every = learner.config.save.checkpoint_every or learner.steps
     eval_steps = learner.config.eval.eval_steps
@@ -178,8 +179,8 @@ def _saved_steps(learner: Learner[GRPOConfig]) -> Callable[[int], bool]:
 
 @contextmanager
 def _loaded_for_good() -> Iterator[None]:
-    """Exclude all loaded objects from garbage collection for a block. They live as long as the run, and each collection
-    would take a quarter of a second to walk them.
+    """Exclude all loaded objects from garbage collection during a `with` block. They live as long as the run, and each
+    collection would need a quarter of a second to visit them.
     """
     gc.freeze()
     try:
@@ -189,7 +190,7 @@ def _loaded_for_good() -> Iterator[None]:
 
 
 def _note(metrics: dict[str, float]) -> str:
-    """Return the progress note of a step; "" if there is nothing unusual."""
+    """Return a note on unusual metrics of a step; "" if there are none."""
     if metrics["skipped_steps"]:
         return f"optimizer steps skipped, for their gradients were no numbers: {metrics['skipped_steps']:.0f}"
     if metrics["frac_reward_zero_std"] == 1:
@@ -198,7 +199,7 @@ def _note(metrics: dict[str, float]) -> str:
 
 
 def _with_lessons(batch: Batch, lessons: list[Lesson]) -> list[tuple[Episode, tuple[Lesson, ...]]]:
-    """Return each played episode with its lessons; the tuple is empty for an episode that is not a sample."""
+    """Return each played episode with its lessons: one per sample, none if no sample refers to the episode."""
     lessons_by_place: list[list[Lesson]] = [[] for _ in batch.rollouts]
     for sample, lesson in zip(batch.samples, lessons, strict=True):
         lessons_by_place[sample.place].append(lesson)

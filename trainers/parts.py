@@ -1,11 +1,12 @@
-"""Find the parts of a recipe by name, and name them.
+"""Find a part of a recipe by its name, and find the name of a part.
 
-A part is a function, or a frozen dataclass whose instances are called; the fields of a dataclass are its settings. Its
-name is that of a built-in part, one that an installed package registers (an entry point of the group
-`palaestra.parts`, such as `advantage.median`), or `module:name` for a part of your own. A file decides nothing about
-imports: a part that it names as `module:name` is an `UnloadedPart` until the user allows its module.
+A part is a function, or a frozen dataclass whose instances are called; the fields of the dataclass are its settings.
+There are three kinds of names: the name of a built-in part, the name under which an installed package registers a part
+(an entry point of the group `palaestra.parts`, such as `advantage.median`), and `module:name` for a part of your own. A
+file cannot cause an import: a part that a file names as `module:name` is an `UnloadedPart` until the user allows its
+module.
 
-Not here: how each kind of part is called (`part_protocols`), and the tables of built-in parts (`recipes`).
+Not here: how each kind of part is called (`config.part_protocols`), and the built-in parts (`config.recipes`).
 """
 
 import sys
@@ -31,7 +32,7 @@ class UnloadedPart:
         self.name, self.settings = name, dict(settings or {})
 
     def __call__(self, *_: object) -> Any:
-        """Raise `UsageError`: the part is needed, and it is not loaded."""
+        """Raise `UsageError`, because a part that is not loaded cannot be called."""
         raise UsageError(
             f"the part {self.name!r} is not loaded, because nothing that a file names is imported; if you trust its "
             f"module, add --allow-code {module_of(self.name)}"
@@ -46,8 +47,8 @@ def load_part(name: str, kind: str) -> Any:
 
 
 def load_allowed(modules: Collection[str]) -> Load:
-    """Return a function that loads parts of these modules alone. Others, and what these modules import from elsewhere,
-    stay unloaded.
+    """Return a function that loads parts of these modules only. A part of another module stays an `UnloadedPart`; for a
+    part that one of these modules imports from another package, the function raises UsageError.
     """
 
     def load(name: str, kind: str) -> Any:
@@ -64,7 +65,7 @@ def load_allowed(modules: Collection[str]) -> Load:
 
 
 def find_part(table: Mapping[str, Any], name: Any, kind: str, load: Load = load_part) -> Any:
-    """Return the part of this name: from the table, from an installed package, or by `load` if it is `module:name`."""
+    """Return the part with this name: from the table, from an installed package, or from `load` for `module:name`."""
     name = str(name)
     if name in table:
         return table[name]() if isinstance(table[name], type) else table[name]
@@ -80,7 +81,7 @@ def find_part(table: Mapping[str, Any], name: Any, kind: str, load: Load = load_
 
 
 def part_name(table: Mapping[str, Any], value: Any, kind: str) -> str:
-    """Return the name by which `find_part` finds a part again. Raise `ConfigError` if there is none."""
+    """Return the name with which `find_part` finds this part again. Raise `ConfigError` if the part has none."""
     if isinstance(value, UnloadedPart):
         return value.name
     if isinstance(value, str):
@@ -125,12 +126,12 @@ def registered_parts(kind: str) -> dict[str, EntryPoint]:
 
 
 def module_of(name: str) -> str:
-    """Return the module of a part `module:name`."""
+    """Return the module in a part's name `module:name`."""
     return name.partition(":")[0]
 
 
 def _instance(definition: Any, name: str, kind: str) -> Any:
-    """Return a part itself, or an instance of it with default settings if it is a class."""
+    """Return `definition` itself if it is a function; if it is a class, return an instance with default settings."""
     if not isinstance(definition, type):
         return definition
     try:

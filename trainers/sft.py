@@ -1,8 +1,8 @@
-"""Supervised fine-tuning on an agent's turns: assistant tokens are trained on, prompts and tool results are context.
+"""Supervised fine-tuning on an agent's turns: only its own tokens are trained on; prompts and results are context.
 
     demonstrations  ->  sft_rows(chat, episodes)  ->  Imitation(learner, rows)  ->  a run of steps
 
-Not here: selecting the episodes (`selection`), and reading them (`demonstrations`).
+Not here: selecting the episodes (`data.selection`), and reading them (`data.demonstrations`).
 """
 
 import time
@@ -36,7 +36,7 @@ from palaestra.trainers.setup.run_summary import synopsis
 
 @dataclass(frozen=True, slots=True)
 class SFTRows:
-    """The token rows to imitate."""
+    """The token rows to imitate, and how many rows were cut or left out."""
 
     rows: tuple[TokenRow, ...]
     truncated: int
@@ -46,7 +46,7 @@ class SFTRows:
 
     @property
     def digest(self) -> str:
-        """Return a digest of the tokens, which a resumed run must reproduce."""
+        """Return a digest of the tokens. A resumed run must have the same digest."""
         hasher = blake2b(digest_size=12)
         for row in self.rows:
             hasher.update(row.ids.tobytes() + row.sampled.tobytes())
@@ -56,7 +56,7 @@ class SFTRows:
 def train(
     run: Run, *, interrupts: Interrupts | None = None, on_progress: OnProgress = ignore
 ) -> Generator[Progress, None, None]:
-    """Take a run of imitation from its present step to its end. Yield each step before it is logged and saved."""
+    """Train a run of imitation from its present step to its end. Yield each step before it is logged and saved."""
     if run.finished:
         return
     with Trackers(run, on_progress) as trackers:
@@ -85,8 +85,8 @@ def train(
 
 
 def open_imitation(run: Run, on_progress: OnProgress) -> tuple[Imitation, dict[str, Any]]:
-    """Return the imitation of a run, with its learner from the newest checkpoint or a new one, and the counts of its
-    rows.
+    """Return the imitation of a run, and numbers about its rows. The learner comes from the newest checkpoint; if there
+    is none, it is new.
     """
     config, checkpoint = run.config, newest_checkpoint(run)
     if not isinstance(config, SFTConfig):
@@ -138,7 +138,7 @@ def open_imitation(run: Run, on_progress: OnProgress) -> tuple[Imitation, dict[s
 
 
 def open_student(config: SFTConfig, dataset: Demonstrations, name: str) -> LocalModel:
-    """Open the student model: from disk or hub, or the tiny model with a tokenizer made from these episodes."""
+    """Open the model to train: from disk or a hub, or a new tiny model with a tokenizer learned from these episodes."""
     if name != "tiny":
         local = load(name, slots=1, seed=config.seed, device=config.device, dtype=compute_type(config))
         return with_adapter(local, config)
@@ -150,7 +150,7 @@ def open_student(config: SFTConfig, dataset: Demonstrations, name: str) -> Local
 
 
 def _notes(dataset: Demonstrations, rows: SFTRows, max_tokens: int) -> Iterator[str]:
-    """Yield sentences on the rows that are imitated, and those that were cut."""
+    """Yield sentences for the user: how many rows are imitated, and how many were cut."""
     tokens, sampled = sum(map(len, rows.rows)), sum(int(row.sampled.sum()) for row in rows.rows)
     sources = ", ".join(f"{count} of {env_id}" for env_id, count in dataset.environments.items())
     yield f"{sources}: {len(rows.rows)} rows, {tokens:,} tokens, {sampled:,} of them the agent's"
@@ -168,8 +168,8 @@ def sft_rows(
     strip_thinking: bool = False,
     only_worked: bool = False,
 ) -> SFTRows:
-    """Return the episodes as the student reads them, in rows of at most `max_tokens` tokens. Each episode comes with a
-    text that names its location.
+    """Return the token rows of these episodes under the trained model's chat template, cut to `max_tokens` tokens. Each
+    episode comes with a text that says where it was read.
     """
     kept_rows: list[TokenRow] = []
     truncated = emptied = 0

@@ -19,13 +19,13 @@ def train(
     interrupts: Interrupts | None = None,
     on_progress: OnProgress = ignore,
 ) -> Generator[Progress, None, None]:
-    """Take a run from its present step to its end. Yield each step before it is logged and saved; a finished run
-    yields none.
+    """Train a run from its present step to its end. Yield each step before it is logged and saved; a finished run
+    yields no step.
 
-    If the caller stops early or is interrupted, a checkpoint of the last step is saved, from which the same call
-    resumes. `learner` is the run's learner if the caller opened it (`open_learner`), to read or change it between two
-    steps; `model` is the run's model if the caller has already loaded it. All other reports (notes, cold start,
-    evaluation) go only to `on_progress`, which gets the steps too.
+    If the caller stops early or is interrupted, a checkpoint of the last step is saved, and the same call resumes from
+    it. Pass `learner` if you opened the run's learner (`open_learner`) to read or change it between two steps, and
+    `model` if you have already loaded the run's model. `on_progress` gets each step, and also all other reports (notes,
+    cold start, evaluation).
     """
     if isinstance(run.config, GRPOConfig):
         return grpo.train(run, learner=learner, model=model, interrupts=interrupts, on_progress=on_progress)

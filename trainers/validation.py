@@ -1,10 +1,10 @@
-"""Configs that validate themselves: each field's annotation gives its type, range and choices, and pydantic checks it.
+"""Validate configs when they are created: a field's annotation gives its type, range and choices; pydantic checks them.
 
-A config may contain configs (sections). Field names are unique across a config and its sections, so `changed(config,
-{"num_prompts": 4})` finds the field; a section may also be passed as a mapping, as in JSON. A part of a recipe (its
-field has a table of built-in ones in its metadata) is written with its `name` (`parts`).
+A config may contain other configs, its sections. Field names are unique across a config and its sections, so
+`changed(config, {"num_prompts": 4})` finds the field; a section may also be passed as a mapping, as in JSON. A field
+whose metadata hold a table of built-in parts contains a part of a recipe; `plain` writes the part's `name` (`parts`).
 
-Not here: rules that involve several fields, which the config itself checks.
+Not here: rules for several fields at once, which the config itself checks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,9 +48,9 @@ def check_fields(config: Any) -> None:
 
 
 def changed(config: DataclassT, values: Mapping[str, Any], load: Load = load_part) -> DataclassT:
-    """Return the config with other values. Raise `ConfigError` for an unknown name, with the closest known one.
+    """Return the config with these values changed. For an unknown name raise `ConfigError` with the closest known one.
 
-    `load` finds parts that are named as `module:name`. By default their modules are imported.
+    `load` returns parts that are named as `module:name`; by default it imports their modules.
     """
     sections_by_name = dict(_names(config))
     tables = {field.name: field.metadata[PARTS] for field in fields(config) if PARTS in field.metadata}  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def changed(config: DataclassT, values: Mapping[str, Any], load: Load = load_par
 
 
 def _chosen_part(table: Mapping[str, Any], part: Any, name: Any, kind: str, load: Load) -> Any:
-    """Return the part of this name; None is the name of the present part, if there is one."""
+    """Return the part with this name. If `name` is None, return the present part, if there is one."""
     if name is None and part is not None:
         return part
     # A part of your own that is loaded already is not searched for: what names it here may be a file.
@@ -112,14 +112,14 @@ def plain(config: Any) -> dict[str, Any]:
 
 
 def _settings(part: Any) -> Mapping[str, Any]:
-    """Return the settings of a part as plain values."""
+    """Return the settings of a part as plain values for JSON."""
     if isinstance(part, UnloadedPart):
         return part.settings
     return plain(part) if is_dataclass(part) else {}
 
 
 def flat(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Flatten nested plain values by their names on the command line, such as `optimizer.learning_rate`."""
+    """Return nested plain values as one dict, whose keys are command-line names such as `optimizer.learning_rate`."""
     flat_values: dict[str, Any] = {}
     for name, value in content.items():
         flat_values |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
@@ -127,7 +127,7 @@ def flat(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _names(config: Any) -> Iterator[tuple[str, str]]:
-    """Yield every name that `changed` takes, with its section; "" for a field of the config itself."""
+    """Yield each name that `changed` accepts, and the name of its section, which is "" for the config itself."""
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):

@@ -1,1 +1,1 @@
-"""Engines: what turns token ids into more token ids."""
+"""Engines: they sample a turn's token ids after the token ids of a row."""

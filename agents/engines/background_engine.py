@@ -1,6 +1,6 @@
-"""The base of engines whose requests are answered by coroutines, on an event loop in a thread of its own.
+"""Base class of engines that answer each request with a coroutine, on an event loop in a separate thread.
 
-Left out: the requests themselves, and closing the loop, which also closes what the coroutines use.
+Left out: the requests themselves, and closing the loop, which must also close what the coroutines use.
 """
 
 import time
@@ -15,7 +15,7 @@ from palaestra.protocols import Completion
 
 
 class BackgroundEngine:
-    """Tickets of the requests in flight, and a queue of what the loop has answered."""
+    """The requests without an answer, by ticket, and a queue of the answers from the event loop."""
 
     def __init__(self, name: str) -> None:
         self._background = BackgroundLoop(name)
@@ -26,7 +26,10 @@ class BackgroundEngine:
         self._error: Exception | None = None
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Return the completions received; wait up to `timeout` seconds for the first. Raise an error of any work."""
+        """Return the completions received so far; wait up to `timeout` seconds for the first.
+
+        If an error occurred while a request was answered, raise that error.
+        """
         deadline = time.monotonic() + timeout
         ready: list[Completion] = []
         while self._live and self._error is None:
@@ -44,17 +47,17 @@ class BackgroundEngine:
         return ready
 
     def cancel(self, ticket: int) -> None:
-        """Cancel a request, answered or not."""
+        """Cancel a request. If its answer has come already, `poll` does not return it."""
         if ticket in self._live:
             self._live.pop(ticket)[0].cancel()
 
     def _start(self, ticket: int, answer: Callable[[], Awaitable[Completion | None]], request: Any) -> int:
-        """Begin to answer a request and return its ticket. An answer of None is dropped."""
+        """Begin to answer a request and return its ticket. If `answer` returns None, there is no completion."""
         self._live[ticket] = self._background.submit(self._answer(answer)), request
         return ticket
 
     async def _answer(self, answer: Callable[[], Awaitable[Completion | None]]) -> None:
-        """Queue an answer, or the error that `poll` raises on the caller's thread. Runs on the thread of the loop."""
+        """Queue an answer, or an error, which `poll` then raises on the caller's thread. Runs on the loop's thread."""
         try:
             completion = await answer()
             if completion is not None:

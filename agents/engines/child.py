@@ -1,6 +1,7 @@
-"""The program that `process` starts: a torch engine that takes its commands from a pipe.
+"""The program that `process` starts: a torch engine that receives its commands through a pipe.
 
-It ends when the pipe closes, so with the process that started it, and then removes the folder that both have used.
+It ends when the pipe closes, and so at the latest when its parent process ends. It then removes the folder that both
+processes have used.
 """
 
 import shutil
@@ -24,7 +25,10 @@ _HEARTBEAT_SECONDS = 1.0
 
 
 class ReportingEngine(TorchEngine):
-    """Calls `after` at each step, also while a pause waits for turns: the parent takes a long silence for a crash."""
+    """An engine that calls `after` at each step, also while a pause waits for turns.
+
+    `after` sends heartbeats: if the parent gets no message for a long time, it takes the child for crashed.
+    """
 
     after: Callable[[], None]
 
@@ -35,7 +39,7 @@ class ReportingEngine(TorchEngine):
 
 
 class EngineServer:
-    """The engine behind the pipe, with the mapping of the parent's tickets to the engine's."""
+    """The engine, the pipe to the parent process, and the parent's ticket of each ticket of the engine."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -55,7 +59,7 @@ class EngineServer:
             self.answer(self.engine.poll())
 
     def answer(self, done: list[Completion]) -> None:
-        """Send the turns that ended."""
+        """Send the turns that ended to the parent process."""
         if done:
             self.send("done", [replace(each, ticket=self.parent_tickets.pop(each.ticket)) for each in done])
 
@@ -65,12 +69,12 @@ class EngineServer:
             self.send("done", [])
 
     def send(self, kind: str, value: Any) -> None:
-        """Send a message, with the count of tokens sampled so far."""
+        """Send a message to the parent process, with the number of tokens sampled so far."""
         self.sent_at = time.monotonic()
         self.connection.send((kind, value, self.engine.sampled))
 
     def execute(self, command: str, *arguments: Any) -> None:
-        """Execute a command. Turns are answered later, all other commands at once."""
+        """Execute a command. A turn or its cancellation gets no answer now; any other command is answered at once."""
         if command == "submit":
             self.submit(*arguments)
         elif command == "cancel":
@@ -80,7 +84,7 @@ class EngineServer:
             self.send("ok", act(*arguments))
 
     def open(self, folder: str, dtype: str, attention: str, stops: list[int], options: dict[str, Any]) -> None:
-        """Make the model, whose weights come later, and the engine."""
+        """Create the model and the engine. The command `weights` loads the weights later."""
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, dtype), attn_implementation=attention
@@ -89,15 +93,15 @@ class EngineServer:
         self.engine.after = self.heartbeat
 
     def weights(self, path: str, version: int) -> None:
-        """Read new weights from a file."""
+        """Load new weights from a safetensors file into the engine's model."""
         self.engine.update_weights(load_file(path).items(), version)
 
     def cache_bytes(self) -> int:
-        """Return the bytes of the cache."""
+        """Return the size of the cache in bytes."""
         return self.engine.held_bytes
 
     def submit(self, ticket: int, request: Request) -> None:
-        """Begin a turn."""
+        """Submit a turn to the engine."""
         self.parent_tickets[self.engine.submit(request)] = ticket
 
     def cancel(self, ticket: int) -> None:
@@ -108,7 +112,7 @@ class EngineServer:
 
 
 def main(handle: int) -> None:
-    """Serve the pipe with this file descriptor."""
+    """Run the engine for the pipe with the file descriptor `handle`, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process decides when it ends.
     torch.set_num_threads(1)
     child = EngineServer(Connection(handle))

@@ -1,8 +1,8 @@
-"""CUDA graphs of decode steps: the step's kernels are launched at once instead of one by one from Python.
+"""CUDA graphs of decode steps: all kernels of a step are launched at once instead of one by one from Python.
 
-A step is captured for each key (its width, its span, how it samples) when it first comes, and replayed from then on.
-Its inputs are copied into the tensors that it was captured with. Call `clear` when another tensor that the step reads
-has moved, such as a cache that has grown.
+A key describes a step: its width, its span and how it samples. The first step of each key is captured as a graph, which
+later steps of that key replay after their inputs were copied into the graph's input tensors. Call `clear` when another
+tensor that the step reads has a new address, such as a cache that has grown.
 
 If a model's step cannot be captured, it runs without a graph, and a warning says so once.
 """
@@ -17,14 +17,14 @@ DecodeStep = Callable[..., tuple[Tensor, ...]]
 
 
 class Graphs:
-    """Captures decode steps as CUDA graphs and replays them."""
+    """The captured CUDA graphs of decode steps, by key."""
 
     def __init__(self) -> None:
         self._captured: dict[Hashable, tuple[Callable[[], None], tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
         self._refused = False
 
     def run(self, key: Hashable, step: DecodeStep, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the outputs of the step for these inputs."""
+        """Return the outputs of the step for these inputs: from the key's graph, which is captured if it is missing."""
         if self._refused:
             return step(*inputs)
         if key not in self._captured:
@@ -43,13 +43,13 @@ class Graphs:
         return tuple(output.clone() for output in outputs)
 
     def clear(self) -> None:
-        """Drop all graphs, because the tensors that they read have moved."""
+        """Drop all graphs. Call this when a tensor that they read has a new address."""
         self._captured.clear()
 
     def _capture(
         self, step: DecodeStep, inputs: tuple[Tensor, ...]
     ) -> tuple[Callable[[], None], tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Warm the step up on a side stream and record it; return its replay function, inputs and outputs."""
+        """Run the step twice on another CUDA stream, then capture it. Return a replay function, inputs and outputs."""
         side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side_stream):
@@ -63,6 +63,6 @@ class Graphs:
 
 
 def graph_span(span: int) -> int:
-    """Round a span up by at most a quarter, so that there are few spans: each has a CUDA graph of its own."""
+    """Round a span up, a long one by at most a quarter, so that few different spans (and CUDA graphs) occur."""
     step = 1 << max(span.bit_length() - 3, 6)
     return -(-span // step) * step

@@ -1,8 +1,8 @@
-"""Sampling noise that depends on what is sampled, not on when: a counter keyed by run, episode, turn and position.
+"""Random numbers for sampling that depend only on the run, the episode, the turn and the position of a token.
 
-So a token does not change when other episodes come, go or wait, and the same seed gives the same curve. A hash in
-int64 arithmetic, which wraps around, runs alike on every device. One number a token is enough: `sampling` finds the
-word with it.
+So a token does not change if other episodes begin, end or wait, and the same seed gives the same curve. The numbers
+come from a hash in int64 arithmetic, which gives the same result on every device. One number per token is enough:
+`sampling` finds the word with it.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
 def row_key(seed: int, task: int, start_seed: int, turn: int) -> int:
-    """Return the 32-bit key of one turn's noise."""
+    """Return a 32-bit key for the random numbers of one turn, from the run's seed, the episode and the turn."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{task}/{start_seed}/{turn}".encode(), digest_size=4).digest(), "big")
 
 
 def uniform(keys_W: Tensor, positions_W: Tensor) -> Tensor:
-    """Return a number of 48 bits in the open interval (0, 1) for one position of each row; float64 [W]."""
+    """Return for each row a random number of 48 bits for its position, in the open interval (0, 1); float64 [W]."""
     x_W = (keys_W << 24) ^ positions_W
     x_W = (x_W ^ _right(x_W, 30)) * _FIRST
     x_W = (x_W ^ _right(x_W, 27)) * _SECOND
@@ -29,5 +29,5 @@ def uniform(keys_W: Tensor, positions_W: Tensor) -> Tensor:
 
 
 def _right(x: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros; torch alone would repeat the sign bit."""
+    """Shift right and fill with zeros; torch's own shift would repeat the sign bit."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

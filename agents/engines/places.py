@@ -1,7 +1,7 @@
-"""The scheduler of the torch engine's cache: it gives places to turns, and queues the turns that wait for one.
+"""The scheduler of the torch engine's cache: it gives a place to each turn, and queues the turns that have none.
 
-Turns are admitted in order, as many as there is room for; rows that run are brought together into the first places;
-where they outgrow the memory, the one that came last goes back to the queue.
+Turns get a place in the order in which they came, as long as there is room. The running rows are moved into the first
+places. If they become too long for the memory, the one that was admitted last goes back to the queue.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ _WIDTH = 4
 
 
 def check_request(request: Request, longest: int, cache_tokens: int | None) -> None:
-    """Raise UsageError for a turn that does not fit into a row of `longest` tokens, or into the cache."""
+    """Raise UsageError if a turn does not fit into a row of `longest` tokens, or into the cache."""
     if not request.ids or request.max_tokens < 1:
         raise UsageError(f"a request needs ids and max_tokens >= 1; got {len(request.ids)} and {request.max_tokens}")
     if len(request.ids) >= longest:
@@ -37,7 +37,7 @@ def check_request(request: Request, longest: int, cache_tokens: int | None) -> N
 
 
 class CacheScheduler:
-    """The places of the cache, the turns that run in them, and the queue."""
+    """The places of the cache, the turns that run in them, and the queue of waiting turns."""
 
     _block = 1
     """Count of tokens that one step samples for each row."""
@@ -59,14 +59,17 @@ class CacheScheduler:
         return [slot for slot in self._slots if slot.ticket is not None]
 
     def _requeue(self, running: Sequence[Slot]) -> None:
-        """Put turns back at the front of the queue; their sampled tokens are thrown away."""
+        """Put turns back at the front of the queue, and drop the tokens that were sampled for them."""
         for slot in sorted(running, key=lambda slot: slot.used, reverse=True):
             assert slot.ticket is not None and slot.request is not None
             self._queue.appendleft((slot.ticket, slot.request))
             slot.ticket = None
 
     def _admit(self) -> None:
-        """Give queued turns a slot: the one that still holds their row, otherwise the one unused for longest."""
+        """Give a slot to each queued turn, while there is room.
+
+        It is the idle slot that holds the turn's row, otherwise the one that was not used for the longest time.
+        """
         if not self._queue:
             return
         running = self._running()
@@ -90,7 +93,7 @@ class CacheScheduler:
             (slot or next(other_slots)).take(ticket, request, key, self._clock, self._longest)
 
     def _make_room(self, running: list[Slot]) -> list[Slot]:
-        """Resize the cache for these rows and the next tokens, requeue rows that do not fit; return the others."""
+        """Resize the cache for these rows and their next tokens. Requeue rows that do not fit; return the others."""
         if not running:
             return running
         running = sorted(running, key=lambda slot: slot.used)
@@ -114,21 +117,21 @@ class CacheScheduler:
         return running
 
     def _width(self, running: int) -> int:
-        """Return the count of places that a decode step of this many rows computes."""
+        """Return the number of places that a decode step computes if `running` rows decode."""
         width = -(-running // _WIDTH) * _WIDTH
         if self._graphs is not None:  # Each width is a graph of its own, so allow few widths.
             width = max(_WIDTH, 1 << (running - 1).bit_length())
         return min(width, self._cache.places)
 
     def _move_together(self, decoding: list[Slot], width: int) -> None:
-        """Move the rows that decode into the first `width` places, in exchange for rows that do not decode."""
+        """Move the decoding rows into the first `width` places; the rows that were in these take their old places."""
         outside = [slot for slot in decoding if slot.place >= width]
         if not outside:
             return
         self._exchange(outside, [slot for slot in self._slots[:width] if slot.ticket is None or slot.fresh])
 
     def _exchange(self, outside: list[Slot], inside: list[Slot]) -> None:
-        """Exchange the places of the outside rows with those of inside rows, of which there are enough."""
+        """Exchange the places of each `outside` row and one `inside` row. `inside` must not be the shorter list."""
         pairs = list(zip(outside, inside, strict=False))
         place_count = self._cache.places  # Places from this index on have no memory: a row moved there is lost.
         moves = [

@@ -1,9 +1,9 @@
-"""The built-in engine in a process of its own, with its own copy of the weights: it samples while a trainer computes.
+"""The built-in engine in a child process with its own copy of the weights, so that it samples while a trainer computes.
 
-The child is a new Python (never a fork) with one torch thread. Requests and completions go through a pipe, weights
-through a safetensors file in memory, which is kept until the next: a child that crashes is started again from it, and
-the turns in flight are submitted again. Repeated crashes without an answer raise an error with the last output. The
-child ends when this process does. Every wait has a timeout.
+The child is a new Python process (never a fork) with one torch thread. Requests and completions go through a pipe, and
+weights through a safetensors file in memory, which is kept until the next weights come. If a child crashes, a new one
+is started with the weights of this file, and gets all unanswered turns again. Repeated crashes without an answer raise
+an error with the child's last output. The child ends when this process ends. Every wait has a timeout.
 
 Left out: other machines (see the vLLM engine).
 """
@@ -36,15 +36,15 @@ _MAX_CRASHES = 3
 
 
 class EngineLost(PalaestraError):
-    """Raised if the engine's process has ended and could not be started again, or does not answer."""
+    """Raised if the child process does not answer, or if it has ended and cannot be started again."""
 
 
 class _Died(Exception):
-    """Raised if the child has ended; another may be started."""
+    """Raised if the child process has ended. A new one can then be started."""
 
 
 class ProcessEngine:
-    """Samples from a copy of a causal language model, in another process."""
+    """Engine that samples from a copy of a causal language model in a child process."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ProcessEngine:
         cache_tokens: int | None = None,
         deadline: float = 300.0,
     ) -> None:
-        """`deadline`: seconds in which the child must start, take weights, or send a heartbeat."""
+        """Start the child. It must start, load weights, or send a heartbeat, each within `deadline` seconds."""
         self.version = 0
         self._longest = getattr(model.config, "max_position_embeddings", None) or 2**31
         self._deadline = deadline
@@ -87,16 +87,16 @@ class ProcessEngine:
 
     @property
     def shares_weights(self) -> bool:
-        """Return False: the engine has a copy."""
+        """Return False: the engine has its own copy of the weights."""
         return False
 
     @property
     def sampled(self) -> int:
-        """Return the count of tokens of all children, as far as they have reported it."""
+        """Return the number of sampled tokens that all child processes have reported so far."""
         return self._sampled_before + self._sampled
 
     def submit(self, request: Request) -> int:
-        """Send a turn."""
+        """Send a turn to the child and return its ticket."""
         check_request(request, self._longest, self._options["cache_tokens"])
         ticket = next(self._tickets)
         self._live[ticket] = replace(request, messages=(), tools=(), ids=list(request.ids))
@@ -109,7 +109,7 @@ class ProcessEngine:
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Return the answers received; wait up to `timeout` seconds for the first."""
+        """Return the answers received so far; wait up to `timeout` seconds for the first."""
         end = time.monotonic() + timeout
         while True:
             try:
@@ -124,7 +124,7 @@ class ProcessEngine:
         return done
 
     def cancel(self, ticket: int) -> None:
-        """Cancel a turn, answered or not."""
+        """Cancel a turn. If its answer has come already, `poll` does not return it."""
         self._ready = [completion for completion in self._ready if completion.ticket != ticket]
         if self._live.pop(ticket, None) is not None:
             try:
@@ -133,7 +133,7 @@ class ProcessEngine:
                 self._restart()
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Write the weights to a file and let the child read it."""
+        """Write the weights to a file, and wait until the child has loaded them from it."""
         new = dict(tensors)
         if unknown := sorted(set(new) - set(self._names)):
             raise UsageError(f"update_weights brought {unknown[0]!r}, which the engine's model does not have")
@@ -144,32 +144,32 @@ class ProcessEngine:
         old.unlink()
 
     def pause(self, mode: PauseMode = "keep") -> None:
-        """Sample nothing more until `resume`."""
+        """Stop sampling until `resume`."""
         self._call("pause", mode)
         self._paused = True
 
     def resume(self) -> None:
-        """Sample again."""
+        """End a pause: sampling continues."""
         self._paused = False
         self._call("resume")
 
     def release(self) -> None:
-        """Free the child's cache."""
+        """Free the child's cache. Sampling stops until `reclaim`."""
         self._call("release")
         self._released = True
 
     def reclaim(self) -> None:
-        """Let the child's cache grow again."""
+        """Allow sampling after `release`. The child's cache grows again when rows need it."""
         self._released = False
         self._call("reclaim")
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the child's cache."""
+        """Return the size of the child's cache in bytes."""
         return int(self._call("cache_bytes"))
 
     def health(self) -> str:
-        """Return why the engine does not work (the child has ended, or does not answer within 10 s), else ""."""
+        """Return why the engine does not work, or "" if it works. The child must answer within 10 seconds."""
         try:
             return str(self._call("health", deadline=min(self._deadline, 10.0)))
         except PalaestraError as error:
@@ -187,7 +187,7 @@ class ProcessEngine:
         return path
 
     def _start(self) -> None:
-        """Start a child, give it the weights and the state, and submit all turns in flight."""
+        """Start a child; send it the weights, the pause or release of this engine, and all unanswered turns."""
         connection, child_connection = Pipe()
         self._stderr = (self._folder / "stderr.txt").open("w+b")
         self._child = subprocess.Popen(
@@ -214,7 +214,7 @@ class ProcessEngine:
             self._send("submit", ticket, request)
 
     def _restart(self) -> None:
-        """After a crash, start a new child process and submit all requests again."""
+        """After a crash, start a new child process and submit all unanswered turns again."""
         while True:
             self._deaths += 1
             code = self._end()
@@ -230,7 +230,7 @@ class ProcessEngine:
                 continue
 
     def _end(self) -> int:
-        """Kill the child if it still runs; return its exit status."""
+        """Kill the child if it still runs, keep the end of its output, and return its exit status."""
         if self._child.poll() is None:
             self._child.kill()
         code = self._child.wait()
@@ -248,7 +248,7 @@ class ProcessEngine:
             raise _Died from None
 
     def _listen(self, timeout: float) -> tuple[str, Any] | None:
-        """Receive one message of the child within the timeout. Return an answer to a command, otherwise None."""
+        """Receive one message within `timeout` seconds. Return it if it answers a command; keep the turns in others."""
         try:
             message = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
         except queue.Empty:
@@ -269,7 +269,7 @@ class ProcessEngine:
         return None
 
     def _ask(self, *message: Any, deadline: float | None = None) -> Any:
-        """Send a command and wait for the answer."""
+        """Send a command to the child, wait for the answer, and return its value."""
         self._send(*message)
         until = time.monotonic() + (deadline or self._deadline)
         while (remaining_seconds := until - time.monotonic()) > 0:
@@ -281,7 +281,7 @@ class ProcessEngine:
         raise EngineLost(f"the engine's process did not answer {message[0]!r} in {deadline or self._deadline:.0f} s")
 
     def _call(self, *message: Any, deadline: float | None = None) -> Any:
-        """Send a command and wait for the answer; after a crash, send it to a new child."""
+        """Do the same as `_ask`, but if the child crashes, send the command to a new child."""
         while True:
             try:
                 return self._ask(*message, deadline=deadline)
@@ -290,7 +290,7 @@ class ProcessEngine:
 
 
 def _read(connection: Connection, inbox: "queue.SimpleQueue[tuple[str, Any, int] | None]") -> None:
-    """Move messages from the pipe to the inbox; put None when the pipe has closed."""
+    """Move messages from the pipe to the inbox until the pipe closes, then put None into the inbox."""
     try:
         while True:
             inbox.put(connection.recv())

@@ -1,10 +1,10 @@
-"""The state of each place of the torch engine's cache, and the rows that can copy their prefix from another place.
+"""The state of each place of the torch engine's cache, and the plan which rows copy their prefix from another place.
 
-Eight rollouts of one prompt are one prefill and seven copies; a rollout that comes later copies from a place where the
-prompt still lies, even if another row runs there; of different prompts that begin alike (a system text, tool schemas),
-one is prefilled first, and the others after it from where they differ.
+Eight rollouts of one prompt need one prefill and seven copies. A later rollout copies from a place that still holds the
+prompt, even if another row runs in it. If different prompts have a common prefix (a system text, tool schemas), one is
+prefilled first; the others copy the prefix from it, and only their remaining tokens are computed.
 
-Left out: a store of prefixes that outlives the rows. A prefix that no place holds is computed again.
+Left out: a store that keeps prefixes longer than their rows. A prefix that no place holds is computed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ class Slot:
     versions: list[int] = field(default_factory=list)
 
     def take(self, ticket: int, request: Request, key: int, used: int, longest: int) -> None:
-        """Begin a turn here. The cached tokens stay: another row may want to copy them."""
+        """Begin a turn in this slot. Its cached tokens stay until the prefill: another row may copy them."""
         self.home = self.row == request.row
         self.row, self.ticket, self.used, self.key, self.fresh = request.row, ticket, used, key, True
         self.request, self.prompt = request, list(request.ids)
@@ -55,18 +55,21 @@ class Slot:
         self.ids, self.logprobs, self.versions = [], [], []
 
     def forget(self) -> None:
-        """Mark the slot as empty."""
+        """Mark the slot as empty: it holds no row and no cached tokens."""
         self.row, self.used, self.cached = -1, 0, []
 
     @property
     def length(self) -> int:
-        """Return the count of tokens of the running turn's whole row so far."""
+        """Return the number of tokens of the row: its prompt and the tokens of the running turn so far."""
         return len(self.prompt) + len(self.ids)
 
 
 @dataclass(slots=True)
 class Feed:
-    """A row to prefill: `whole` from `begin` on; earlier tokens are cached at `source`. `twins` are equal rows."""
+    """A row to prefill: the tokens of `whole` from index `begin` on. The place `source` has cached the earlier tokens.
+
+    `twins` are the slots of rows with the same tokens, which get a copy.
+    """
 
     slot: Slot
     whole: list[int]
@@ -76,12 +79,12 @@ class Feed:
 
     @property
     def missing(self) -> int:
-        """Return the count of tokens to compute."""
+        """Return the number of tokens to compute."""
         return len(self.whole) - self.begin
 
 
 def plan(fresh: Iterable[Slot], slots: Sequence[Slot]) -> tuple[list[Feed], list[Feed]]:
-    """Return the rows to prefill first, and those to prefill after them, which share a prefix with one of the first."""
+    """Return the rows to prefill first, and the rows to prefill second, which copy a prefix from one of the first."""
     feeds: dict[tuple[int, ...], Feed] = {}
     for slot in fresh:
         whole = slot.prompt + slot.ids
@@ -104,7 +107,7 @@ def plan(fresh: Iterable[Slot], slots: Sequence[Slot]) -> tuple[list[Feed], list
 
 
 def common(cached: list[int], whole: list[int]) -> int:
-    """Return the length of the longest common prefix, less than len(whole): the last token must be fed."""
+    """Return the length of the longest common prefix, at most len(whole) - 1: the last token must be computed."""
     low, high = 0, min(len(cached), len(whole) - 1)
     if cached[:high] == whole[:high]:
         return high
@@ -118,7 +121,10 @@ def common(cached: list[int], whole: list[int]) -> int:
 
 
 def _best_source(slot: Slot, whole: list[int], slots: Sequence[Slot]) -> tuple[int, int]:
-    """Return how many tokens of this row are cached, and the place: its own if it has any, otherwise the best one."""
+    """Return how many tokens of this row are cached, and in which place.
+
+    This is the slot's own place if it holds earlier turns of the row, otherwise the place with the most tokens.
+    """
     begin, source = common(slot.cached, whole), slot.place
     if slot.home and begin:
         return begin, source
@@ -130,7 +136,7 @@ def _best_source(slot: Slot, whole: list[int], slots: Sequence[Slot]) -> tuple[i
 
 
 def prefill_chunks(feeds: Iterable[Feed]) -> list[list[Feed]]:
-    """Group rows with a similar number of missing tokens, to be prefilled together."""
+    """Group rows that have a similar number of tokens to compute; each group is prefilled in one pass."""
     chunks: list[list[Feed]] = []
     for feed in sorted(feeds, key=lambda feed: feed.missing):
         if (

@@ -1,11 +1,11 @@
-"""Samples words from logits: temperature, truncation, and one random number a row.
+"""Sample words from logits, with temperature and truncation, using one random number per row.
 
-A word is found where the row's number falls among the summed probabilities, which costs a small part of the output
-layer. Blocks of words are summed first, and only the block that was hit is summed word by word, in float64. The
-log-prob is that of the distribution that was sampled from: heated, truncated, and normalised again.
+The sampled word is the one at which the cumulative probability exceeds the row's random number. To save time, blocks of
+words are summed first, and then only the block with the word is summed word by word, in float64. The log-prob is that
+of the distribution that was sampled from, after temperature, truncation and normalisation.
 
-Truncation is vLLM's: first `min_p`, then `top_k`, then `top_p` of what is left. Temperature 0 takes the likeliest word
-and reports its log-prob at temperature 1.
+Truncation is the same as in vLLM: first `min_p`, then `top_k`, then `top_p` of the remaining words. With temperature 0
+the likeliest word is taken, with its log-prob at temperature 1.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _ALL = 2.0
 
 
 class SamplingSettings(NamedTuple):
-    """Sampling settings of each row of a step: tensors on the engine's device."""
+    """Sampling settings of all rows of a step: tensors on the engine's device with one entry per row."""
 
     keys_W: Tensor
     temperatures_W: Tensor
@@ -33,7 +33,7 @@ class SamplingSettings(NamedTuple):
 
     @classmethod
     def of(cls, keys: Sequence[int], requests: Sequence[Request | None], device: torch.device) -> "SamplingSettings":
-        """Return the settings of rows; the request None stands for a row whose sample is not used."""
+        """Return the settings of these rows. The request is None for a row whose sample is not used."""
         row_settings = [
             (1.0, 1.0, 0, 0.0) if r is None else (r.temperature, r.top_p, r.top_k, r.min_p) for r in requests
         ]
@@ -47,14 +47,17 @@ class SamplingSettings(NamedTuple):
 
 
 def truncates(request: Request) -> bool:
-    """Return whether the request truncates the distribution."""
+    """Return whether the request truncates the distribution by top-p, top-k or min-p."""
     return request.temperature > 0 and (request.top_p < 1 or request.top_k > 0 or request.min_p > 0)
 
 
 def sample(
     logits_WV: Tensor, positions_W: Tensor, settings: SamplingSettings, *, greedy: bool, truncated: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the next word of each row and its log-prob. `greedy`, `truncated`: whether any row is."""
+    """Return the next word of each row and its log-prob.
+
+    `greedy` must be True if any row has temperature 0, and `truncated` if any row uses top-p, top-k or min-p.
+    """
     cold_W1 = (settings.temperatures_W == 0)[:, None]
     heat_W1 = settings.temperatures_W[:, None]
     logits_WV = logits_WV / (torch.where(cold_W1, 1.0, heat_W1) if greedy else heat_W1)
@@ -69,7 +72,10 @@ def sample(
 
 
 def _draw_words(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
-    """Return the word of each row where its number falls; words without probability are never sampled."""
+    """Return for each row the word at which the cumulative probability exceeds its number in (0, 1).
+
+    A word of probability 0 is never sampled.
+    """
     words = logprobs_WV.shape[1]
     whole = words // _BLOCK
     chances_WV = logprobs_WV.exp()
@@ -90,7 +96,7 @@ def _draw_words(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
 
 
 def _truncate(logits_WV: Tensor, settings: SamplingSettings) -> Tensor:
-    """Return the logits, with minus infinity for words that are left out."""
+    """Return the logits, with minus infinity for each word that the truncation removes."""
     sorted_WV, order_WV = logits_WV.sort(dim=-1, descending=True, stable=True)
     chances_WV = torch.softmax(sorted_WV, dim=-1).to(torch.float64)
     kept_WV = chances_WV >= settings.min_p_W[:, None] * chances_WV[:, :1]

@@ -1,15 +1,15 @@
-"""The key-value cache of the torch engine: one place a row, all places in one tensor a layer.
+"""The key-value cache of the torch engine: one place per row, and in each layer one tensor with all places.
 
-It is what a stock transformers model sees as `past_key_values`: an object with `update` and `get_seq_length`. Writes
-past a row's length are harmless: the mask hides them, and the next token at that position overwrites them.
+A stock transformers model gets it as `past_key_values`: an object with `update` and `get_seq_length`. A write after the
+end of a row does no harm: the mask hides it, and the next token at that position overwrites it.
 
-Every place is as long as the longest row that runs, and there are as many places as then fit into `tokens`: rows that
-are longer leave fewer places, and when they have ended there are more again. Pages would waste less where rows differ
-much in length, but a stock model's attention wants each row's keys side by side. Gathering them from pages at every
-step and in every layer costs more than attention itself on a CPU (it moves all keys and values twice); in places they
-are read where they lie, at addresses that stay, which a captured GPU step needs too.
+All places are at least as long as the longest running row, and there are as many places as fit into `tokens`. So long
+rows leave fewer places, until they have ended. Pages would waste less memory if rows differ much in length, but a stock
+model's attention needs the keys of a row side by side. On a CPU, gathering them from pages at every step and in every
+layer costs more than the attention itself, because all keys and values are moved twice. In a place they are read
+directly, at fixed addresses, which a captured GPU step also needs.
 
-Left out: pages, therefore. Rows that share a prompt hold a copy each.
+Left out: pages, for this reason. Rows with a common prompt hold one copy each.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,10 @@ _BOUNDED_GRANULE = 64
 
 
 class SlotCache:
-    """Keys and values of at most `slots` rows and `tokens` tokens; `resize` it, `aim`, then run the model."""
+    """Cache of keys and values, for at most `slots` rows and `tokens` tokens.
+
+    Before each run of the model, call `resize`, then `aim`.
+    """
 
     def __init__(
         self, config: Any, slots: int, dtype: torch.dtype, device: torch.device, tokens: int | None = None
@@ -45,8 +48,8 @@ class SlotCache:
     def aim(self, places: Sequence[int], positions: Tensor, span: int) -> Tensor:
         """Choose the places and the positions [places, tokens] to write; return the attention mask.
 
-        `span` is the length of the longest of these rows, including the tokens written now. Places that lie side by
-        side, in order, are read where they are; others are gathered first.
+        `span` is the length of the longest of these rows, including the tokens to write. If the places are consecutive
+        numbers in ascending order, their keys and values are read directly; otherwise they are copied together first.
         """
         self._span = min(-(-span // _GRANULE) * _GRANULE, self.room)
         first, end = places[0], places[0] + len(places)
@@ -62,7 +65,7 @@ class SlotCache:
         return keys[None, None, None, :] <= positions[:, None, :, None]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store new keys and values; return those that the rows attend to. Each attention layer calls it."""
+        """Store new keys and values; return all those that the rows attend to. Each attention layer calls this."""
         visible = []
         for stored, new in zip(self._layers[layer], (keys, values), strict=True):
             width = stored.shape[3]
@@ -71,11 +74,14 @@ class SlotCache:
         return visible[0], visible[1]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return 0. Only models without position ids use it; the engine always passes them."""
+        """Return 0. Only models that get no position ids use this number, and the engine always passes them."""
         return 0
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
-        """Copy the first `length` positions from sources to targets, all at once: two places may exchange theirs."""
+        """Copy the first `length` positions of each source to its target.
+
+        All sources are read before a target is written, so two places can exchange their content.
+        """
         take, put = self._indices(sources), self._indices(targets)
         for layer in self._layers:
             for stored in layer:
@@ -89,19 +95,19 @@ class SlotCache:
                 stored.zero_()
 
     def free(self) -> None:
-        """Free the memory."""
+        """Free the memory of all keys and values."""
         for layer in self._layers:
             for index, stored in enumerate(layer):
                 layer[index] = stored.new_zeros((self._slots, stored.shape[1], 0, stored.shape[3]))
 
     @property
     def places(self) -> int:
-        """Return the count of rows that the cache can hold now."""
+        """Return the number of places: the rows that the cache can hold now."""
         return self._layers[0][0].shape[0]
 
     @property
     def room(self) -> int:
-        """Return the count of positions of each place."""
+        """Return the number of positions in each place."""
         return self._layers[0][0].shape[2]
 
     @property
@@ -114,7 +120,10 @@ class SlotCache:
         return self._slots if self._tokens is None else max(1, min(self._slots, self._tokens // self._least(length)))
 
     def size_for(self, length: int, rows: int) -> tuple[int, int]:
-        """Return the places and the room that hold so many rows of this length: the present ones if they suffice."""
+        """Return the number of places and of positions in each that `rows` rows of this length need.
+
+        If the present size is enough, return the present size.
+        """
         if length < self.room and rows <= self.places:
             return self.places, self.room
         generous = max(self._least(length), min(2 * self.room, self.room + 4096))
@@ -123,7 +132,7 @@ class SlotCache:
         return self.places_for(length), self._least(length)
 
     def resize(self, places: int, room: int) -> None:
-        """Change the shape, one tensor after the other; places and positions that remain keep their content."""
+        """Change the number of places and positions. Those that remain keep their content."""
         for layer in self._layers:
             for index, stored in enumerate(layer):
                 changed = stored.new_zeros((places, stored.shape[1], room, stored.shape[3]))
@@ -132,7 +141,7 @@ class SlotCache:
                 layer[index] = changed
 
     def _least(self, length: int) -> int:
-        """Return the room for a row of this length and one position more, where idle places write."""
+        """Return the positions that a row of this length needs, with one more, to which idle places write."""
         granule = _GRANULE if self._tokens is None else _BOUNDED_GRANULE
         room = -(-(length + 1) // granule) * granule
         return room if self._tokens is None else min(room, self._tokens)

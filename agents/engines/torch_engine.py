@@ -1,17 +1,17 @@
-"""The built-in engine: a stock transformers model, one decode step for all running rows at once, on any device.
+"""The built-in engine: a stock transformers model on any device, with one decode step for all running rows at once.
 
-A row's keys and values stay in its place of the cache between turns, so a turn costs only its new tokens. Rows that
-begin alike share the prefill (`rows`). Running rows are moved together, so that a decode step is as wide as they are
-many and spans the longest of them; a row that ends makes room at once. What a row samples depends on its own noise
-(`noise`), never on its neighbours; only the last bits of its log-probs know how wide the step was. The same requests in
-the same order give the same bits, and `update_weights` between turns leaves nothing behind: the engine is as new.
+A row's keys and values stay in the cache between turns, so a turn computes only its new tokens. Rows with a common
+prefix compute it once (`rows`). Running rows are moved into the first places, so a decode step is only as wide as their
+number and as long as the longest of them; when a row ends, its place is free at once. The words of a row depend on its
+own random numbers (`noise`), not on the other rows; only the last bits of its log-probs depend on the width of the
+step. The same requests in the same order give the same bits, also after `update_weights` if no turn runs.
 
-Its memory is bounded in tokens (`cache_tokens`). Turns wait until there is room for them; where running rows outgrow
-it, the one that came last goes back to the queue and begins again, with the same noise and so with the same words.
+The cache holds at most `cache_tokens` tokens. Turns wait until there is room for them. If running rows become too long
+for the cache, the row that was admitted last goes back to the queue; its turn begins again and samples the same words.
 
 Left out: models whose attention is not full in every layer (sliding windows, state spaces); attention that reads a
-shared prompt once for all its rows; steps that decode some rows and prefill others; and news of ended episodes: the
-place of the row unused for longest is taken, though its tool may only be slow.
+common prompt once for all its rows; steps that decode some rows and prefill others; and a notice that an episode has
+ended. The place of the row that was unused for the longest time is taken, even if that row only waits for a slow tool.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,12 +34,12 @@ _BLOCK = 8
 
 
 class TorchEngine(CacheScheduler):
-    """Samples turns from a causal language model, which it may share with a trainer that steps between its calls."""
+    """Engine that samples from a causal language model. A trainer may change the model's weights between two calls."""
 
     def __init__(
         self, model: Any, stops: Iterable[int], *, slots: int = 96, seed: int = 0, cache_tokens: int | None = None
     ) -> None:
-        """`cache_tokens` bounds the cache; without it, it grows to `slots` times the longest row."""
+        """Limit the cache to `cache_tokens` tokens; if None, it grows up to `slots` times the longest row."""
         kinds = set(getattr(model.config, "layer_types", None) or {"full_attention"})
         if kinds != {"full_attention"}:
             raise UsageError(f"the torch engine serves models with full attention in every layer; this one has {kinds}")
@@ -69,7 +69,7 @@ class TorchEngine(CacheScheduler):
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the cache."""
+        """Return the size of the cache in bytes."""
         return self._cache.bytes
 
     @property
@@ -78,7 +78,7 @@ class TorchEngine(CacheScheduler):
         return not (self._paused or self._released) and bool(self._queue or self._running())
 
     def submit(self, request: Request) -> int:
-        """Queue a turn."""
+        """Queue a turn and return its ticket."""
         check_request(request, self._longest, self._cache_tokens)
         ticket = next(self._tickets)
         self._queue.append((ticket, request))
@@ -93,7 +93,7 @@ class TorchEngine(CacheScheduler):
         return done
 
     def collect(self) -> list[Completion]:
-        """Return the turns that ended while a pause waited for them; otherwise `poll` returns them first."""
+        """Return the turns that ended while a pause waited for them. If this is not called, `poll` returns them."""
         done, self._ready = self._ready, []
         return done
 
@@ -111,7 +111,7 @@ class TorchEngine(CacheScheduler):
         return done
 
     def cancel(self, ticket: int) -> None:
-        """Cancel a turn; the cached tokens of its slot stay usable."""
+        """Cancel a turn. The tokens that its slot has cached can still be used."""
         self._forget_queued(ticket)
         self._ready = [completion for completion in self._ready if completion.ticket != ticket]
         for slot in self._slots:
@@ -120,7 +120,7 @@ class TorchEngine(CacheScheduler):
 
     @torch.no_grad()
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Copy the weights in and drop the caches; running turns continue with the new weights."""
+        """Copy these weights into the model and drop all cached tokens. Running turns continue with the new weights."""
         remaining = dict(self.model.named_parameters())
         for name, tensor in tensors:
             if name not in remaining:
@@ -139,7 +139,7 @@ class TorchEngine(CacheScheduler):
             self._clock = 0
 
     def pause(self, mode: PauseMode = "keep") -> None:
-        """Sample nothing more until `resume`."""
+        """Stop sampling until `resume`."""
         if mode == "abort":
             self._requeue(self._running())
         elif mode == "wait" and not (self._paused or self._released):
@@ -148,7 +148,7 @@ class TorchEngine(CacheScheduler):
         self._paused = True
 
     def resume(self) -> None:
-        """Sample again."""
+        """End a pause: sampling continues."""
         self._paused = False
 
     def release(self) -> None:
@@ -162,18 +162,18 @@ class TorchEngine(CacheScheduler):
         self._released = True
 
     def reclaim(self) -> None:
-        """Sample again; the cache grows as it is needed."""
+        """Allow sampling after `release`. The cache grows again when rows need it."""
         self._released = False
 
     def health(self) -> str:
-        """Return "": any fault of a model in this process shows in its next pass."""
+        """Return "": a model in this process cannot be unreachable, and its other errors are raised by `poll`."""
         return ""
 
     def close(self) -> None:
-        """Do nothing: the memory is freed with the object."""
+        """Do nothing: Python frees the memory with the object."""
 
     def _decode(self, decoding: list[Slot]) -> list[Completion]:
-        """Feed each row its last token, all rows at once, and sample the next token, or a block of tokens."""
+        """Sample the next token of each row, or its next block of tokens, for all rows at once."""
         width = self._width(len(decoding))
         self._move_together(decoding, width)
         inside = self._slots[:width]
@@ -201,7 +201,7 @@ class TorchEngine(CacheScheduler):
     def _decode_step(
         self, last: Tensor, positions: Tensor, settings: SamplingSettings, span: int, greedy: bool, truncated: bool
     ) -> tuple[Tensor, Tensor]:
-        """Sample one token for each of the first places; return the words and their log-probs."""
+        """Sample one token for each of the first `len(last)` places; return the tokens and their log-probs."""
         width = len(last)
         span = min(graph_span(span), self._cache.room) if self._graphs is not None else span
 
@@ -217,7 +217,10 @@ class TorchEngine(CacheScheduler):
         return words, logprobs
 
     def _prefill(self, feeds: list[Feed]) -> list[Completion]:
-        """Copy cached prefixes to these rows, compute the remaining tokens, and sample the next token of each."""
+        """Copy cached prefixes to these rows, compute their other tokens, and sample the next token of each row.
+
+        Return the turns that ended with that token.
+        """
         # Set before anything is written: if a pass fails, no place claims tokens that it does not hold.
         for feed in feeds:
             feed.slot.cached = feed.whole[: feed.begin]
@@ -230,7 +233,7 @@ class TorchEngine(CacheScheduler):
         return [completion for chunk in prefill_chunks(feeds) for completion in self._prefill_chunk(chunk)]
 
     def _prefill_chunk(self, chunk: list[Feed]) -> list[Completion]:
-        """Prefill rows of similar length in one pass, and copy them to their twins; return the turns that ended."""
+        """Prefill rows of similar length in one pass, copy each to its equal rows, and sample the next token of all."""
         longest = max(feed.missing for feed in chunk)
         ids = self._tensor([feed.whole[feed.begin :] + [0] * (longest - feed.missing) for feed in chunk])
         begin = self._tensor([feed.begin for feed in chunk])
@@ -266,7 +269,9 @@ class TorchEngine(CacheScheduler):
         return hidden
 
     def _settings(self, slots: Sequence[Slot]) -> tuple[SamplingSettings, bool, bool]:
-        """Return the sampling settings of these rows, whether any is greedy, and whether any is truncated."""
+        """Return these rows' sampling settings, whether any row samples greedily, and whether any row uses top-p, top-k
+        or min-p.
+        """
         requests = [slot.request if slot.ticket is not None else None for slot in slots]
         settings = SamplingSettings.of([slot.key for slot in slots], requests, self._device)
         running = [request for request in requests if request is not None]

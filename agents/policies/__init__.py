@@ -1,1 +1,1 @@
-"""Agents that are not a model behind an engine."""
+"""Agents whose turns do not come from a model in training: scripts, people, other servers, and tables of agents."""

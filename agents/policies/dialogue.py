@@ -1,12 +1,11 @@
-"""Converts dialogues to the form of OpenAI-compatible servers, and their answers to the form of environments.
+"""Convert dialogues to the form of OpenAI-compatible servers, and the servers' answers to the form of environments.
 
-An environment's messages hold calls as text in the assistant's turns; servers expect them as objects, each with an id
-that its result repeats. `to_native` converts a turn to that form if nothing is lost. A turn that an
-environment could not read (a malformed call) stays the text that it was, and its results become a user's message, so
-that the model sees its own mistake. `to_text_only` is for servers without tool support: calls stay text, and the
-schemas go into the system message. Thinking is recorded in the text of a turn as `<think>...</think>`, as local
-models write it, but is not sent back: most servers drop it, and some refuse it. Left out: HTTP
-(`palaestra.endpoint`).
+An environment's messages hold tool calls as text in the assistant's turns. Servers expect calls as objects, each with
+an id that its result repeats. `to_native` converts a turn to objects if nothing is lost. A turn that the environment
+could not read (a malformed call) stays text, and its results become a user's message, so that the model sees its own
+mistake. `to_text_only` is for servers without tool support: calls stay text, and the tools' schemas go into the system
+message. A recorded turn holds the thinking as `<think>...</think>`, as local models write it, but later requests leave
+it out: most servers drop it, and some refuse it. Left out: HTTP (`palaestra.endpoint`).
 """
 
 import json
@@ -28,7 +27,7 @@ _HOLE = {"hole": "hole"}
 
 
 def to_native(messages: Sequence[Message], tools: ToolSchemas, form: Format) -> list[Message]:
-    """Return the messages with calls as objects, and results that repeat the ids of their calls."""
+    """Return the messages with each call as an object, and with the id of its call in each result."""
     wire: list[Message] = []
     turn = at = 0
     while at < len(messages):
@@ -57,7 +56,7 @@ def to_native(messages: Sequence[Message], tools: ToolSchemas, form: Format) -> 
 
 
 def to_text_only(messages: Sequence[Message], tools: ToolSchemas, form: Format) -> list[Message]:
-    """Return the messages as text alone; the system message lists the tools and says how to call them."""
+    """Return the messages as plain text. The system message lists the tools and says how to call them."""
     wire: list[Message] = []
     for message in messages:
         _append(wire, message)
@@ -76,7 +75,7 @@ def to_text_only(messages: Sequence[Message], tools: ToolSchemas, form: Format) 
 
 
 def to_text(answer: ChatCompletion, tools: ToolSchemas, form: Format) -> str:
-    """Return the turn as text for the environment. A malformed call stays malformed."""
+    """Return a server's answer as text for the environment. A malformed call is not repaired."""
     turn = _turn(answer, tools, form)
     thinking = answer.reasoning.replace("</think>", "</ think>").strip()
     thought = f"<think>\n{thinking}\n</think>\n" if thinking else ""
@@ -84,7 +83,7 @@ def to_text(answer: ChatCompletion, tools: ToolSchemas, form: Format) -> str:
 
 
 def _append(wire: list[Message], message: Message) -> None:
-    """Append a message; a tool result without a call id becomes a user message."""
+    """Append a message. A tool result without a call id becomes a user message."""
     if message["role"] != "tool" or "tool_call_id" in message:
         wire.append(dict(message))
         return
@@ -113,7 +112,7 @@ def _objects(parsed: Parsed, turn: int) -> list[dict[str, Any]] | None:
 
 
 def _turn(answer: ChatCompletion, tools: ToolSchemas, form: Format) -> str:
-    """Return content and calls as text; a malformed call stays malformed."""
+    """Return an answer's content and calls as text, without its thinking. A malformed call is not repaired."""
     if not answer.calls:
         return answer.content
     try:
@@ -130,7 +129,7 @@ def _turn(answer: ChatCompletion, tools: ToolSchemas, form: Format) -> str:
 
 
 def _call_text(call: ToolCall, tools: ToolSchemas, form: Format) -> str:
-    """Return one call as text; a malformed call stays malformed."""
+    """Return one call as text. A malformed call is not repaired."""
     hole = json.dumps(_HOLE)
     try:
         text = form.render([ParsedCall(call.name, _HOLE)])

@@ -1,9 +1,9 @@
 """An engine whose answers come from an OpenAI-compatible server.
 
-The requests of all episodes are out at once, on an event loop in a thread of its own; `poll` hands over what has come
-in. A request that could not be answered is a completion with a fault, so its episode ends BROKEN and gets no reward;
-an error that every request would meet (a wrong key) is raised by `poll`. Left out: token ids and log-probs. Such
-servers give text, so the episodes have no rows, and nothing can be trained on them as if it had been sampled here.
+The requests of all episodes are sent at once, from an event loop in a separate thread; `poll` returns the answers that
+have come. If one request fails, its completion has a fault, so its episode ends BROKEN and gets no reward. `poll`
+raises an error that would make every request fail (a wrong key, say). Left out: token ids and log-probs. Such servers
+return only text, so the episodes have no token rows, and their turns cannot be trained on as the agent's own samples.
 """
 
 import logging
@@ -27,7 +27,7 @@ _CHECK_SECONDS = 20.0
 
 
 class EndpointPolicy(BackgroundEngine):
-    """Answers each request through a served model. Close it: it owns a thread and its connections."""
+    """Policy that sends each request to a served model. Close it after use: it owns a thread and connections."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class EndpointPolicy(BackgroundEngine):
         seed: int | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`format` is the environment's call format. `native_tools=False` describes the tools in the system message.
+        """`format` is the environment's call format. With `native_tools=False` the system message describes the tools.
 
-        With a `seed` every request carries one of its own, made of it, the start and the turn. A `guard` reads each
-        turn before the environment does: one that it holds back ends its episode, cut off without that turn.
+        If there is a `seed`, each request gets its own seed, computed from `seed`, the start and the turn. A `guard`
+        checks each turn before the environment gets it. If it rejects a turn, the episode is cut off before that turn.
         """
         super().__init__("palaestra-endpoint")
         self._endpoint = Endpoint(config)
@@ -57,16 +57,16 @@ class EndpointPolicy(BackgroundEngine):
 
     @property
     def totals(self) -> Totals:
-        """Return the counts of requests and tokens, and the cost, so far."""
+        """Return the number of requests and of tokens, and the cost, so far."""
         return self._endpoint.totals
 
     @property
     def sampled(self) -> int:
-        """Return the count of tokens of all answers, as far as the server reports them."""
+        """Return the number of tokens of all answers, as reported by the server."""
         return self.totals.completion_tokens
 
     def check(self) -> None:
-        """Check the server at no cost; raise UsageError if it cannot be reached or refuses the key."""
+        """Check the server without asking for tokens. Raise UsageError if it cannot be reached or refuses the key."""
         self._refuse_when_closed()
         seconds = self._endpoint.config.connect_timeout + _CHECK_SECONDS
         self._background.submit(self._endpoint.check()).result(seconds)
@@ -102,7 +102,7 @@ class EndpointPolicy(BackgroundEngine):
             raise UsageError(f"{self!r} is closed; open a new one")
 
     async def _complete(self, ticket: int, ask: _Ask, request: Request) -> Completion:
-        """Return the server's turn, read by the guard first if there is one. Runs on the thread of the loop."""
+        """Return the server's turn after the guard, if there is one, has checked it. Runs on the loop's thread."""
         try:
             answer = await ask()
             text = to_text(answer, request.tools, self._form)
@@ -119,6 +119,6 @@ class EndpointPolicy(BackgroundEngine):
 
 
 def _seed(seed: int, request: Request) -> int:
-    """Return a 31-bit seed made of the seed, the start and the turn."""
+    """Return a 31-bit seed for one request, computed from `seed`, the start and the turn."""
     key = f"{seed} {request.start.task} {request.start.seed} {request.turn}".encode()
     return int.from_bytes(blake2b(key, digest_size=4).digest(), "big") >> 1

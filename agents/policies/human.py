@@ -1,9 +1,9 @@
-"""An engine whose answers come from a person at the keyboard, one question at a time.
+"""An engine whose answers come from a person at the keyboard, one request at a time.
 
-The person sees what is new and types a turn of one or more lines; an empty line or Ctrl-D ends it, and
-`/call NAME key=value` writes a call. Standard input may be a file or a pipe: then its paragraphs are the turns. What is
-shown may come from a model or a page, so control characters are spelled out. `poll` waits for the person, however long
-that takes. Left out: stepping an environment without an agent (`palaestra play`).
+The person sees the new messages and types a turn of one or more lines. An empty line or Ctrl-D ends the turn, and
+`/call NAME key=value` writes a call. If standard input is a file or a pipe, its paragraphs are the turns. The messages
+may contain text of a model or a web page, so control characters are shown escaped. `poll` waits for the person without
+a time limit. Left out: stepping an environment without an agent (`palaestra play`).
 """
 
 import io
@@ -29,13 +29,13 @@ _INPUT_ENDED_FAULT = "standard input has ended, so nobody is at the keyboard"
 
 
 class HumanPolicy:
-    """Answers each request with what a person types."""
+    """Engine that answers each request with the turn that a person types."""
 
     sampled = 0
     """Always 0: a human player samples no tokens."""
 
     def __init__(self, *, format: str = "hermes", read: TextIO | None = None, write: TextIO | None = None) -> None:
-        """`format` is the environment's call format. Reads standard input and writes standard error by default."""
+        """`format` is the environment's call format. `read` is standard input by default, `write` standard error."""
         self._form: Format = formats.get(format)
         self._read = read or sys.stdin or io.StringIO()
         if isinstance(self._read, io.TextIOWrapper):  # One wrong byte should not cost the lines around it.
@@ -50,13 +50,16 @@ class HumanPolicy:
         self._input_ended = False
 
     def submit(self, request: Request) -> int:
-        """Queue the request; `poll` asks the person."""
+        """Queue the request and return its ticket. `poll` shows the request to the person."""
         ticket = next(self._tickets)
         self._waiting[ticket] = request
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Ask for one turn: of the episode played last if it waits, otherwise of the one that has waited longest."""
+        """Ask the person for one turn and return it.
+
+        Ask for the episode of the last turn if it has a request, otherwise for the one that has waited longest.
+        """
         if not self._waiting:
             return []
         same = (ticket for ticket, request in self._waiting.items() if request.start is self._last)
@@ -104,7 +107,7 @@ class HumanPolicy:
                 self._say(f"{visible(str(error))}; type the turn again")
 
     def _lines(self) -> list[str] | None:
-        """Return the lines up to an empty one outside a fence, or to the end of input; None if there are none."""
+        """Return the lines up to an empty one outside a code fence, or up to the end of input; None for no lines."""
         lines: list[str] = []
         fenced = False
         while True:
@@ -119,7 +122,7 @@ class HumanPolicy:
                 return lines
 
     def _turn_text(self, lines: Sequence[str], tools: Sequence[Mapping[str, Any]]) -> str:
-        """Return the turn as typed, with its `/call` lines in the environment's format."""
+        """Return the turn as it was typed, but with each `/call` line written in the environment's call format."""
         text_lines, calls = [], []
         for line in lines:
             if line.split(maxsplit=1)[:1] == ["/call"]:
@@ -130,9 +133,9 @@ class HumanPolicy:
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters escaped, so that no text of a model or a page moves the cursor.
+    """Return the text with control characters escaped, so that it cannot move the cursor of a terminal.
 
-    A copy of the function in `envs.core.transcript`, which this package may not import.
+    This is a copy of the function in `envs.core.transcript`, which this package may not import.
     """
     return "".join(letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
@@ -154,9 +157,9 @@ def _signature(tool: Mapping[str, Any]) -> str:
 
 
 def typed_call(text: str, tools: Sequence[Mapping[str, Any]]) -> ParsedCall:
-    """Return the call of a typed `NAME key=value ...`; raise UsageError if it is malformed.
+    """Return the call that a typed `NAME key=value ...` means. Raise UsageError if the text is malformed.
 
-    A string parameter gets the text unchanged; the text of any other parameter is read as JSON if it is JSON.
+    A parameter of type string gets the text unchanged. For any other type the text is read as JSON if it is JSON.
     """
     try:
         words = shlex.split(text)

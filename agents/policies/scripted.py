@@ -1,4 +1,4 @@
-"""An engine that answers by a rule: for demonstrators, tests and opponents."""
+"""An engine that answers by a rule, that is a Python function: for demonstrators, tests and opponents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -14,7 +14,9 @@ Rule = Callable[[Sequence[Message], np.random.Generator], str]
 
 
 class ScriptedPolicy:
-    """Answers each request with `rule(messages, rng)`; the rng is keyed by seed, start and turn, never shared."""
+    """Engine that answers each request with `rule(messages, rng)`. Each request has its own random generator `rng`,
+    which depends only on the seed, the start and the turn.
+    """
 
     sampled = 0
     """Always 0: a rule samples no tokens."""
@@ -25,7 +27,7 @@ class ScriptedPolicy:
         seed: int = 0,
         format: str = formats.DEFAULT,
     ) -> None:
-        """A rule writes its calls in the hermes format; they are translated to `format`, that of the environment. For a
+        """A rule writes its calls in the format `hermes`; they are translated to the environment's `format`. For a
         mixture, `rule` maps each environment (`Start.env`) to its rule.
         """
         self._rules = rule if isinstance(rule, Mapping) else {"": rule}
@@ -56,7 +58,7 @@ class ScriptedPolicy:
         return ready
 
     def cancel(self, ticket: int) -> None:
-        """Drop an answer."""
+        """Drop the answer with this ticket if `poll` has not returned it yet."""
         self._answers.pop(ticket, None)
 
     def close(self) -> None:

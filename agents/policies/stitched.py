@@ -1,10 +1,10 @@
-"""Stitched trajectories: a written solution whose computations are replaced by real tool calls.
+"""Stitched episodes: a written solution is played, with a real tool call in place of each computation.
 
     "4 * 6 = 24. Then 24 + 1 = 25."   ->   a call of "4 * 6", its result; "Then", a call of "24 + 1", its result; "."
 
-The synthetic baseline of arXiv 2510.11701, section 3.1: such an episode never shows a plan that failed. Results come
-from the tool: a value that the solution claims is left out of the text, and only compared afterwards. Left
-out: computations that are not plain arithmetic, and where solutions come from.
+This is the synthetic baseline of arXiv 2510.11701, section 3.1: such an episode never shows a plan that failed. The
+value that the solution gives for a computation is left out of the text, because the tool returns it; both values are
+only compared after the episode (`agrees`). Left out: computations that are not plain arithmetic, and reading solutions.
 """
 
 import math
@@ -37,7 +37,7 @@ _ARGUMENT_TEMPLATES = {"expression": "{}", "code": "print({})"}
 
 @dataclass(frozen=True, slots=True)
 class StitchedStep:
-    """A computation of a solution."""
+    """One computation of a solution, with the text before it."""
 
     response: str
     """Text before the computation."""
@@ -48,7 +48,7 @@ class StitchedStep:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A solution, split at its computations."""
+    """A solution that was split at its computations (`cut`)."""
 
     steps: tuple[StitchedStep, ...]
     tail: str
@@ -58,7 +58,7 @@ class Solution:
     thinks: bool
 
     def turn(self, number: int, call: str) -> str:
-        """Return the text of a turn with the call of its computation; `call` is empty after the last computation."""
+        """Return the text of a turn that ends with `call`. After the last computation there is no call: it is empty."""
         text = self.steps[number].response if call else self.tail
         if self.thinks:
             text = f"<think>\n{text}\n</think>\n\n" if text else ""
@@ -66,7 +66,7 @@ class Solution:
 
 
 def cut(text: str, max_calls: int = MAX_CALLS) -> Solution:
-    """Split a solution at its computations, at the `max_calls` longest ones if there are more."""
+    """Split a solution at its computations. If there are more than `max_calls`, split only at the longest ones."""
     thought, mark, answer = text.rpartition("</think>")
     reasoning = thought.partition("<think>")[2] or thought if mark else answer
     computations = [match for match in map(_whole, _COMPUTATION.finditer(reasoning)) if match is not None]
@@ -82,7 +82,10 @@ def cut(text: str, max_calls: int = MAX_CALLS) -> Solution:
 
 
 def _whole(match: re.Match[str]) -> tuple[int, int, str, str] | None:
-    """Return begin and end of a computation, its expression for tools, and its value; None if it is incomplete."""
+    """Return the begin and the end of a computation, its expression as a tool reads it, and its value.
+
+    Return None if the computation is incomplete.
+    """
     text, begin = match["expression"], match.start()
     begin += len(text) - len(text.lstrip())
     while text.count("(") > text.count(")") and text.lstrip().startswith("("):
@@ -97,12 +100,15 @@ def _whole(match: re.Match[str]) -> tuple[int, int, str, str] | None:
 
 
 def _trimmed(text: str, follows: bool) -> str:
-    """Return the text between two computations without the signs that join it to them, such as "=" and "$"."""
+    """Return the text between two computations without signs such as "=" and "$" at its ends.
+
+    `follows` is True if a computation comes before the text.
+    """
     return text.strip().rstrip("$(=: \n").lstrip("$).,;: \n" if follows else "")
 
 
 def agrees(solution: Solution, calls: Sequence[Call]) -> bool:
-    """Return whether each call succeeded with the value that the solution claims, to the decimals that it gives."""
+    """Return whether each call succeeded and returned the solution's value, rounded to as many decimals as that has."""
     if len(calls) != len(solution.steps) or any(call.status is not Status.OK for call in calls):
         return False
     return all(_equal(call.text, step.value) for call, step in zip(calls, solution.steps, strict=True))
@@ -118,15 +124,15 @@ def _equal(result: str, claimed: str) -> bool:
 
 
 class Stitched(ScriptedPolicy):
-    """Plays each task by its solution: a call for each computation, then the rest of the text."""
+    """Engine that plays the solution of each task: one turn with a call per computation, then the rest of the text."""
 
     def __init__(self, solution: Callable[[int], Solution], format: str = formats.DEFAULT) -> None:
-        """`solution` returns the solution of a task number."""
+        """`solution` is a function that returns the solution for a task's number."""
         super().__init__(lambda messages, rng: "", format=format)
         self._solution = solution
 
     def turn(self, request: Request) -> object:
-        """Return the next part of the solution."""
+        """Return the text of the solution up to the end of the next computation, as a turn."""
         solution, number = self._solution(request.start.task), request.turn
         computes = number < len(solution.steps)
         return solution.turn(number, _call(solution.steps[number].expression, request.tools) if computes else "")

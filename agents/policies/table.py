@@ -1,8 +1,9 @@
-"""One engine for a table of several seats: each request goes to the engine that plays its seat.
+"""One engine for the several seats of a game: each request goes to the engine of its seat.
 
-Seats may share an engine and so its weights, be frozen, or be scripts; only the engines of learning seats get new
-weights. Seats of one game share task and seed, so each seat's seed is mixed with its name: two seats that share weights
-and read the same words do not draw the same noise. `seated_agent` combines players with different tokenizers.
+Seats may share one engine (and its weights), have a model that does not learn, or be scripts. Only the engines of
+learning seats get new weights. All seats of a game have the same task and seed, so each seat's seed is mixed with its
+name: otherwise two seats with the same weights and the same messages would sample the same turn. `seated_agent`
+combines agents with different tokenizers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,10 +17,10 @@ from palaestra.protocols import Completion, Engine, Request, TrainedEngine
 
 
 class SeatedEngine:
-    """Routes each request to the engine of its `Start.seat`."""
+    """Engine that passes each request to the engine of the request's `Start.seat`."""
 
     def __init__(self, engines: Mapping[str, Engine], learning: Collection[str] | None = None) -> None:
-        """`learning` names the seats whose engines take new weights; by default all that have weights."""
+        """`learning` names the seats whose engines get new weights; None means all seats whose engines have weights."""
         learning = list(engines) if learning is None else learning
         if unknown := [seat for seat in learning if seat not in engines]:
             raise UsageError(f"{unknown[0]!r} learns but has no engine; the seats are {', '.join(engines)}")
@@ -37,7 +38,7 @@ class SeatedEngine:
 
     @property
     def sampled(self) -> int:
-        """Return the count of sampled tokens of all engines."""
+        """Return the number of tokens that all engines have sampled."""
         return sum(engine.sampled for engine in self._engines)
 
     def submit(self, request: Request) -> int:
@@ -52,7 +53,7 @@ class SeatedEngine:
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Return the completions of all engines; those that have work share the timeout."""
+        """Return the completions of all engines. The timeout is divided among the engines with unanswered requests."""
         busy = sorted({index for index, _ in self._live})
         ready: list[Completion] = []
         for index in busy:
@@ -64,19 +65,19 @@ class SeatedEngine:
         return ready
 
     def cancel(self, ticket: int) -> None:
-        """Cancel a request."""
+        """Cancel a request at the engine of its seat."""
         index, engine_ticket = next(key for key, value in self._live.items() if value == ticket)
         del self._live[index, engine_ticket]
         self._engines[index].cancel(engine_ticket)
 
     def close(self) -> None:
-        """Close every engine, once."""
+        """Close every engine. An engine of several seats is closed only once."""
         for engine in self._engines:
             engine.close()
 
 
 def seated_agent(players: Mapping[str, Agent]) -> Agent:
-    """Combine one agent per seat into a single agent."""
+    """Return one agent that plays each seat with the agent that `players` names for it."""
     return Agent(
         SeatedEngine({seat: player.engine for seat, player in players.items()}),
         chats={seat: player.chat for seat, player in players.items()},
@@ -84,19 +85,22 @@ def seated_agent(players: Mapping[str, Agent]) -> Agent:
 
 
 def in_every_seat(agent: Agent, seats: Sequence[str]) -> Agent:
-    """Put one agent in all seats of a game; return it unchanged if there are no seats or it has a `SeatedEngine`."""
+    """Return an agent that plays all seats of a game with `agent`.
+
+    Return `agent` itself if there are no seats, or if its engine is a `SeatedEngine` already.
+    """
     if not seats or isinstance(agent.engine, SeatedEngine):
         return agent
     return Agent(SeatedEngine(dict.fromkeys(seats, agent.engine)), agent.chat)
 
 
 def trained_engines(agent: Agent) -> Sequence[TrainedEngine]:
-    """Return the engines of an agent whose weights a trainer changes; none if it has no weights."""
+    """Return the engines of an agent whose weights a trainer changes; an empty list if no engine has weights."""
     if isinstance(agent.engine, SeatedEngine):
         return agent.engine.learning
     return [agent.engine] if isinstance(agent.engine, TrainedEngine) else []
 
 
 def _mixed(seed: int, seat: str) -> int:
-    """Return a seed of 63 bits for a seat."""
+    """Return a seed of 63 bits that depends on `seed` and on the seat."""
     return int.from_bytes(blake2b(f"{seed}/{seat}".encode(), digest_size=8).digest(), "big") >> 1

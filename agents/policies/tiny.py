@@ -1,8 +1,8 @@
 """The tiny agent: a stock Qwen3 of about 130,000 parameters with a tokenizer of its own, made in seconds on a CPU.
 
-It knows nothing until it is trained (`trainers.cold_start`). Its chat template is compact: one token opens a message,
-one closes it, and no tool schemas are shown, for a model this small learns its tools from demonstrations. Everything
-else is what a big model uses: the same classes, call format, engine and trainer.
+Its weights are random until it is trained (`trainers.setup.cold_start`). Its chat template is compact: one token opens
+a message and one token closes it. It shows no tool schemas, because so small a model learns its tools from
+demonstrations. Classes, call format, engine and trainer are the same as for a large model.
 """
 
 from collections.abc import Iterable
@@ -24,8 +24,8 @@ CONTROL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<t
 def tiny_tokenizer(texts: Iterable[str], vocabulary: int = 512) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer learned from `texts`.
 
-    Spaces stand apart from words, so that a name is the same token wherever it is copied to; but a word keeps the space
-    before a number, which the token before it then distinguishes from other numbers. Digits come in pairs.
+    A word's token holds no space, so that a name has the same tokens wherever it is copied to. Exception: the token of
+    a word before a number ends with the space between them. Digits are grouped in pairs.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -52,7 +52,7 @@ def tiny_tokenizer(texts: Iterable[str], vocabulary: int = 512) -> PreTrainedTok
 def tiny_model(vocabulary: int, *, layers: int = 2, seed: int = 0) -> Any:
     """Return a Qwen3 with random weights: width 64, four heads, tied embeddings.
 
-    The rotary base is 100 instead of 10,000: rows are short, and copying needs to distinguish neighbours.
+    The rotary base is 100 instead of 10,000, because rows are short, and copying needs to tell near positions apart.
     """
     config = Qwen3Config(
         vocab_size=vocabulary,

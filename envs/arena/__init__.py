@@ -1,1 +1,1 @@
-"""Episodes as they are driven: one by one, many at once, Gymnasium's and PettingZoo's faces; environments of others."""
+"""Interfaces that run episodes: one by one, many at once, for Gymnasium and PettingZoo; external environments too."""

@@ -1,14 +1,13 @@
 """Arena: many episodes at once, each seat in its own slot. `palaestra.arena` opens it.
 
 A table is a running game: a machine and the slots of its seats. `begin` takes a seat: starts that agree in task and
-seed share one table, which opens when its last seat is taken; a table of one seat opens at once. A seat gets no
-event while other seats are to move. A game ends as a whole: endings come together, once no seat waits for its agent any
-more, so that every seat can begin a broken game again. If one seat cannot continue (its tokens ran out), only that seat
-gets the ending; the others end TURN_LIMIT with a fault that names it: they are scored on what exists, not blamed, and
-left out of training.
+seed share one table, whose game begins when all seats are taken. A seat gets no event while other seats must act. A
+game ends as a whole: all endings are reported together, when no seat waits for its agent, so that every seat can begin
+a broken game again. If one seat cannot continue (its tokens ran out), only that seat gets the ending; the others end
+TURN_LIMIT with a fault that names it: they get a reward, but are left out of training.
 
-Work that only computes is done in `begin` and `send`; all else runs beside it, and is continued in the thread that
-calls `recv`. Every wait has a timeout. Left out: Gymnasium's vector environment (`vector`), and machines themselves.
+`begin` and `send` do work that only computes. Other jobs run beside it; the thread that calls `recv` continues their
+episodes. Every wait has a timeout. Left out: Gymnasium's vector environment (`vector`), and machines (`core.machine`).
 """
 
 import logging
@@ -35,7 +34,7 @@ _YIELD_SECONDS = 50e-6
 
 
 class LocalArena(ArenaSlots):
-    """Arena with `slots` slots, in which seats of episodes are played."""
+    """Arena in this process with `slots` slots, each of which plays one seat of an episode at a time."""
 
     def __init__(
         self,
@@ -48,9 +47,9 @@ class LocalArena(ArenaSlots):
         timeout: float = 60.0,
         hint: str = "",
     ) -> None:
-        """`makes` creates a machine of each environment; a single one has the name "". `timeout` is how many seconds a
-        game may wait for its seats, `hint` the advice in the error for an unknown seat. `ordered=None` means True if
-        nothing waits: order then costs nothing, and runs repeat exactly."""
+        """`makes` has, for each environment, a function that creates a machine; the name of a single one is "".
+        `timeout`: seconds that a game may wait for its seats. `hint`: advice in the error for an unknown seat.
+        `ordered=None`: True if no tool or reward waits; a fixed order then costs no time, and runs repeat exactly."""
         self._makes = makes
         self._idle: dict[str, list[Playable]] = {}
         """Machines that play no episode, by environment."""
@@ -71,7 +70,7 @@ class LocalArena(ArenaSlots):
 
     @property
     def ordered(self) -> bool:
-        """True if `recv` is a barrier that reports in slot order. It never is for games of several seats."""
+        """True if `recv` returns all outstanding events at once, in slot order; never for games of several seats."""
         return self._barrier and self._alone
 
     @property
@@ -84,7 +83,7 @@ class LocalArena(ArenaSlots):
         return self._jobs.stalls(self._tables, share)
 
     def begin(self, slot: int, start: Start) -> None:
-        """Take a seat. If the slot is in use, its episode is discarded, and its game ends for the others."""
+        """Take a seat in a slot. A slot's former episode is discarded, and its game ends for the other seats."""
         seat = start.seat
         if not 0 <= slot < len(self._standing) or self._standing[slot] is not SlotState.FREE:
             self._require_slot(slot)
@@ -146,7 +145,8 @@ class LocalArena(ArenaSlots):
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """Return at least `min_ready` events, or fewer if the timeout passes or the caller must act first.
 
-        If `ordered`, it is a barrier: every outstanding event in slot order, or none where the timeout passes first.
+        If `ordered`, return all outstanding events in slot order, or none if `timeout` (in seconds, None: no limit)
+        passes.
         """
         until = None if timeout is None else time.monotonic() + timeout
         jobs = self._jobs
@@ -170,7 +170,7 @@ class LocalArena(ArenaSlots):
         return events
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
-        """Close a seat's episode from outside, and with it its game; the events come through `recv`."""
+        """End a seat's episode from outside, and with it the whole game; `recv` returns the events."""
         self._require_finish(slot, ending)
         table, seat = self._tables[slot], self._seat[slot]
         assert table is not None
@@ -182,7 +182,7 @@ class LocalArena(ArenaSlots):
         self._stop(table, ending, seat, text, fault)
 
     def close(self) -> None:
-        """Discard running episodes and release everything, within the time that toolkits have to close."""
+        """Discard running episodes and release everything. Toolkits get the time of their deadlines to close."""
         for table in {table for table in self._tables if table is not None}:
             self._drop(table)
         self._close_idle(self.name)
@@ -206,7 +206,7 @@ class LocalArena(ArenaSlots):
         self._jobs.start(going)
 
     def _take(self, table: RunningGame, reply: MachineReply, going: list[Pending]) -> None:
-        """Store the events of a reply, or the Pending that must be done first."""
+        """Store the events of a reply. If it is a Pending, add it to `going` instead, for the caller to start."""
         if isinstance(reply, Pending):
             self._jobs.add(table, reply)
             going.append(reply)
@@ -225,7 +225,7 @@ class LocalArena(ArenaSlots):
                 self._ready[event.slot] = event
 
     def _go_on(self) -> None:
-        """Continue all episodes whose Pendings have come back, in slot order."""
+        """Continue all episodes whose Pendings are complete, in slot order."""
         while self._jobs.landed:
             landed, self._jobs.landed = sorted(self._jobs.landed, key=lambda pending: pending.slot), []
             going: list[Pending] = []
@@ -252,7 +252,7 @@ class LocalArena(ArenaSlots):
         self._errors.append(error)
 
     def discard(self, slot: int) -> None:
-        """Drop the episode in the slot; nothing is reported of it."""
+        """Drop the episode in the slot without an event for it. Its game ends for the other seats."""
         table, seat = self._tables[slot], self._seat[slot]
         self._tables[slot], self._standing[slot] = None, SlotState.FREE
         self._ready.pop(slot, None)

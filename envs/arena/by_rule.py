@@ -1,7 +1,7 @@
-"""One seat of a game as an ordinary episode: rules play the other seats inside.
+"""One seat of a game as an episode of its own: a rule, the game's demonstrator, plays the other seats.
 
-`palaestra.arena(id, n, seat="solver_0")` opens it, so that all that plays one agent (training, evaluation, the command
-line) can play a game. Left out: partners that are models; those have their own seats, each with its engine.
+`palaestra.arena(id, n, seat="solver_0")` opens it, so that training, evaluation and the command line, which all play
+one agent, can play a game. Left out: models in the other seats; they play in slots of their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,8 @@ _MAX_TURNS = 10_000
 
 
 class ByRule:
-    """Machine with one free seat; `rule` plays the rest. Its turns depend only on task, seed, seat and turn number."""
+    """Machine with one free seat; `rule` plays the others. Its random numbers depend only on task, seed, seat and the
+    number of messages."""
 
     seats: Sequence[Seat] = (None,)
 
@@ -54,7 +55,7 @@ class ByRule:
         return self._answered(self.machine.open(seated, problem, places))
 
     def act(self, seat: Seat, text: str) -> MachineReply:
-        """Take the free seat's turn, and the turns of the rules that follow it."""
+        """Take the free seat's turn, and then the rule's turns for other seats until the free seat is asked again."""
         self._in_row = 0
         return self._answered(self.machine.act(self.seat, text))
 
@@ -96,7 +97,7 @@ class ByRule:
 
 
 def spoken(rule: SeatRule, machine: Machine, seat: Seat, start: Start) -> str:
-    """Return the turn of a rule for a seat that is to move, in the format that the game reads."""
+    """Return the turn of a rule for a seat whose turn it is, in the format that the game reads."""
     assert machine.state is not None
     messages = machine.state.seats[seat].messages
     text: object = rule(messages.copy(), seat_rng(seat, start, len(messages)))
@@ -106,6 +107,7 @@ def spoken(rule: SeatRule, machine: Machine, seat: Seat, start: Start) -> str:
 
 
 def seat_rng(seat: Seat, start: Start, place: int) -> np.random.Generator:
-    """Return the random generator of a rule's turn; it depends on task, seed, seat and dialogue length alone."""
+    """Return the random generator of a rule's turn. It depends only on task, seed, seat and `place`, the number of
+    messages."""
     key = int.from_bytes(blake2b(str(seat).encode(), digest_size=4).digest(), "big")
     return np.random.default_rng([key, start.task, start.seed, place])

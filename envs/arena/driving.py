@@ -1,4 +1,4 @@
-"""Drives one machine: runs its Pendings, and waits until there are events.
+"""Runs one machine: starts the jobs that it asks for, and waits until it has events.
 
 Left out: many machines at once (`arena`).
 """
@@ -12,7 +12,7 @@ from palaestra.envs.running.work import Pending, warn_late
 
 
 def settle(machine: Playable, reply: MachineReply) -> Events:
-    """Return the events of a reply, after all jobs that it waits for."""
+    """Run the jobs that a reply waits for, resume the machine, and return its events."""
     try:
         while isinstance(reply, Pending):
             try:
@@ -28,7 +28,7 @@ def settle(machine: Playable, reply: MachineReply) -> Events:
 
 
 def release(machine: Playable) -> None:
-    """Drop the running episode, and close its toolkits within the time that they have."""
+    """Drop the running episode, and wait until its toolkits are closed or exceed their deadlines."""
     machine.discard()
     while machine.aside:
         pending = machine.aside.pop()

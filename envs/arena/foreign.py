@@ -1,20 +1,22 @@
 """External environments as machines: Gymnasium's of one seat, PettingZoo's of several, AEC or Parallel.
 
-Their observations and actions must be text. Each `reset` and `step` is a Work in a thread, with a deadline. This module
+Their observations and actions must be text. Each `reset` and `step` is a job in a thread, with a deadline. This module
 decides what their interfaces leave open:
 
-- The task index is the seed of `reset`, for it decides the problem; an environment that has `tasks`, as ours do, gets
-  `options={"task": index}` and the start's seed. Splits are disjoint by seed: train takes the even ones, eval the odd,
-  unless the environment's own constructor takes `split`.
-- The reward is the sum of the rewards of `step`, as the part "reward". The part "success" is the last info["success"];
-  without one, whether the sum reaches `success_at`, or Gymnasium's `reward_threshold`. Without these 1 is a success, 0
-  or less is not, and any other sum, which may be partial credit for a lost game, is a UsageError that asks for one.
-- terminated is ANSWERED, truncated is TURN_LIMIT. A failing `reset` is BROKEN, and so is a `step` that raises Broken.
-  Any other error in `step` may be caused by the agent, which gains nothing by it: a truncation without success, which
-  is logged and is the last message to the agent. A `step` that returns another shape than the API's is the author's
-  defect.
-- A turn that a `gymnasium.spaces.Text` does not contain is answered, not passed on, up to 8 times.
-- An info with "messages" (as ours have) is read message by message; otherwise the observation is a user's message.
+- The task index gives the seed of `reset`, which decides the problem: train takes the even seeds, eval the odd ones,
+  unless the environment's own constructor takes `split`. An environment that has `tasks`, as ours do, gets
+  `options={"task": index}` and the start's seed instead.
+- The reward is the sum of the rewards of `step`; it is also the part "reward". The part "success" is the last
+  info["success"]. Without one, it says whether the sum reaches `success_at`, or Gymnasium's `reward_threshold`. Without
+  these, a sum of 1 is a success, 0 or less is not, and any other sum is a UsageError that asks for `success_at`, since
+  it may be partial credit for a lost game.
+- A terminated episode ends ANSWERED, a truncated one TURN_LIMIT. It ends BROKEN if `reset` fails or `step` raises
+  Broken. The agent may have caused any other error in `step`, and must gain nothing by it: the episode is truncated
+  without success, and the error is logged and is the last message to the agent. If `step` returns another shape than
+  the API's, that is the author's defect.
+- If the space of actions is a `gymnasium.spaces.Text` that does not contain a turn, the turn is not passed on: the
+  agent gets an error text, up to 8 times.
+- If an info has "messages" (as ours have), they are read one by one; otherwise the observation is a user's message.
 """
 
 import logging
@@ -44,7 +46,7 @@ _MAX_SAID = 500
 
 
 class SeatRecord(Dialogue):
-    """One seat's side of an episode, and its rewards."""
+    """Messages, turns and rewards of one seat in an episode."""
 
     total = 0.0
     """Sum of the rewards."""
@@ -56,7 +58,7 @@ class SeatRecord(Dialogue):
 
 
 class Foreign:
-    """Base of the three kinds: one job at a time in a thread, dialogues, sums of rewards, endings."""
+    """Base class of the three kinds: it runs one job at a time in a thread, and keeps messages, rewards and endings."""
 
     seats: Sequence[Seat]
     inline = False
@@ -95,7 +97,7 @@ class Foreign:
         return self._do("reset", partial(self._opened, start.task, seed, options))
 
     def act(self, seat: Seat, text: str) -> MachineReply:
-        """Take a turn of a seat that is to move."""
+        """Take a turn of a seat whose turn it is."""
         if not isinstance(text, str):
             raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
         if seat not in self._records:
@@ -130,7 +132,7 @@ class Foreign:
         return events
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
-        """End the episode from outside; the environment learns of it at its next reset."""
+        """End the episode from outside; the environment itself is not told before its next `reset`."""
         if self._out is not None:
             self._next.clear()
             self._next.append(("stop", partial(self._stopped, ending, culprit, text, fault)))

@@ -1,6 +1,6 @@
 """The three kinds of external environments: Gymnasium's, and PettingZoo's AEC and Parallel ones.
 
-Left out: what they have in common (`foreign`).
+Left out: their common base class (`foreign`).
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,8 @@ class _Zoo(Foreign):
 
 
 class AECMachine(_Zoo):
-    """An AEC environment: seats act one at a time. A seat to move whose play is over takes PettingZoo's None step."""
+    """An AEC environment: seats act one at a time. If a seat's play is over, its turns are PettingZoo's
+    `step(None)`."""
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
         self.env.reset(seed=seed, options=options)
@@ -80,7 +81,7 @@ class AECMachine(_Zoo):
             )
 
     def _select(self) -> Events:
-        """Move on to a seat that can act, or to the end, and return its events."""
+        """Step on to a seat that can act, and return its event; if the game is over, return all endings."""
         env = self.env
         while env.agents:
             agent = env.agent_selection
@@ -92,7 +93,8 @@ class AECMachine(_Zoo):
 
 
 class ParallelMachine(_Zoo):
-    """A Parallel environment: seats act together, and the step is taken when the last one has moved."""
+    """A Parallel environment: all seats act together, so the environment steps when the last seat has given its
+    turn."""
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
         observations, infos = shaped(self.name, "reset", self.env.reset(seed=seed, options=options), by_seat=True)

@@ -14,7 +14,8 @@ class UndecidedSuccess(UsageError):
 
 
 def success_of(name: str, success: Any, total: float, success_at: float | None) -> float:
-    """Return info["success"], or where that is None, whether the total is a success."""
+    """Return info["success"] as a float. If it is None, return 1.0 if the total reward counts as a success, and 0.0
+    otherwise."""
     if success is None and success_at is not None:
         return float(total >= success_at or math.isclose(total, success_at, abs_tol=1e-9))  # Ten times 0.1 is 1.
     if success is None:

@@ -1,4 +1,5 @@
-"""Text in external environments: spaces that contain it, reading and writing it, and return values of their methods.
+"""Text in external environments: which spaces are text, reading and writing it, and checks of what their methods
+return.
 
 Left out: playing them (`foreign`).
 """
@@ -21,7 +22,7 @@ def is_text(space: Any) -> bool:
 
 
 def require_text(name: str, seat: Seat, observation: Any, action: Any) -> None:
-    """Refuse spaces that an agent that writes text cannot play."""
+    """Raise UsageError unless both spaces are text: an agent reads and writes nothing else."""
     if not (is_text(observation) and is_text(action)):
         who = f"{name}, {seat}," if seat else name
         raise UsageError(
@@ -43,7 +44,7 @@ _SHAPES = {"reset": "observation, info", "step": "observation, reward, terminate
 
 
 def shaped(name: str, verb: str, returned: Any, by_seat: bool = False) -> Sequence[Any]:
-    """Check the shape of what `reset` or `step` returned: an agent's turn cannot change that shape."""
+    """Check the shape of what `reset` or `step` returned, and return it. An agent's turn cannot cause a wrong shape."""
     places = len(_SHAPES[verb].split(", "))
     if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != places:
         actual = f"{len(returned)} values" if isinstance(returned, tuple | list) else type(returned).__name__

@@ -1,6 +1,6 @@
 """Jobs of an arena: those that its games wait for, and cleanup that nobody waits for.
 
-Left out: what a finished job means (`arena`), and where jobs run (`envs.running`).
+Left out: continuing a game after its jobs (`arena`), and running jobs (`envs.running`).
 """
 
 import time
@@ -30,7 +30,7 @@ class ArenaJobs:
         self._aside: set[Pending] = set()
 
     def add(self, table: RunningGame, pending: Pending) -> None:
-        """Count a Pending of a game, which the caller must start."""
+        """Count a Pending as a job of a game; the caller must start it."""
         pending.owner, pending.slot = table, next(iter(table.slots.values()), 0)
         table.out.append(pending)
         self.outstanding += 1
@@ -41,14 +41,14 @@ class ArenaJobs:
             self.runner.start(pendings, self.inbox)
 
     def set_aside(self, machine: Playable) -> None:
-        """Run the cleanup of a machine."""
+        """Start the cleanup jobs of a machine."""
         while machine.aside:
             pending = machine.aside.pop()
             self._aside.add(pending)
             self.start((pending,))
 
     def receive(self, until: float | None, count: int = 1) -> bool:
-        """Wait for Pendings, if possible `count` of them, and store them; return False if `until` came first."""
+        """Wait for Pendings, if possible for `count`, and store them; return False if the time `until` came first."""
         pendings = self.inbox.wait(until, min(count, _MAX_TOGETHER))
         for pending in pendings:
             if pending in self._aside:
@@ -74,7 +74,7 @@ class ArenaJobs:
         return [stall for stall in stalls if stall.seconds > share * stall.timeout]
 
     def close(self) -> None:
-        """Wait for the cleanup, as long as it may take, and end all threads."""
+        """Wait for the cleanup jobs, at most until their deadlines, and end all threads."""
         seconds = max((work.patience for pending in self._aside for work in pending.works), default=0.0)
         until = time.monotonic() + seconds
         while self._aside and self.receive(until):

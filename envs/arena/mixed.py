@@ -1,7 +1,7 @@
 """MixedArena: an arena whose slots play several environments: `Start.env` names one, `Start.task` is a task of it.
 
 Every slot plays any of them, one episode after another, so a slow environment delays no other. Left out: games of
-several seats, of which each takes several slots, and how often each is played (the trainer's samplers).
+several seats, which need several slots each, and the share of each environment (`trainers.samplers`).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,8 @@ class MixedArena(LocalArena):
         ordered: bool | None = None,
         max_workers: int | None = None,
     ) -> None:
-        """`makes` creates a machine of each environment; `task_count` is the sum of `task_counts`."""
+        """`makes` has, for each environment, a function that creates a machine. `task_count` is the sum of all
+        `task_counts`."""
         super().__init__(makes, slots, name=name, ordered=ordered, max_workers=max_workers)
         self.mixture = mixture
         firsts = {env: first for env, (first,) in self._idle.items()}

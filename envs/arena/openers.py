@@ -1,6 +1,7 @@
-"""Opens an id as an Arena, or as one Playable: ours, external Gymnasium environments, PettingZoo's.
+"""Opens an environment by its id, as an arena or as one Playable: our own, external Gymnasium and PettingZoo
+environments.
 
-`palaestra.arena` finds these functions by name. Left out: opening ours (`opening`).
+`palaestra.arena` finds these functions by name. Left out: creating an author's object and its machine (`opening`).
 """
 
 import threading
@@ -52,12 +53,12 @@ def open_arena(
 
 
 def open_playable(env_id: str, options: Mapping[str, Any]) -> Playable:
-    """Open one machine for any id."""
+    """Open one Playable (a single environment or game) for an environment id of any kind."""
     return playables(env_id, {name: value for name, value in options.items() if name not in OF_ARENAS})()
 
 
 def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) -> Callable[[], Playable]:
-    """Return a function that makes machines for an id. With a game's option `seat`, demonstrators play the others."""
+    """Return a function that makes machines for an id. With a game's option `seat`, demonstrators play other seats."""
     name = env_id.rpartition(":")[2]
     entry = registered_author(env_id)
     if entry is not None:
@@ -86,7 +87,7 @@ def _of_gymnasium(env_id: str, options: dict[str, Any], timeout: float) -> Calla
 
 
 def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
-    """Return a function that makes machines of a PettingZoo environment; AEC where it is registered as both."""
+    """Return a function that makes machines of a PettingZoo environment: of its AEC interface, if it has both."""
     import pettingzoo  # type: ignore[import-untyped]
 
     kind = "aec" if _known(pettingzoo.aec_registry, env_id) else "parallel"

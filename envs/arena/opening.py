@@ -1,4 +1,4 @@
-"""From an id, or a class and its options, to an author's object, its Spec, and a machine that plays it.
+"""Functions that create an author's object, its Spec and its Machine, from an id, or from a class and its options.
 
 Left out: many episodes at once (`openers`), and external environments (`foreign`).
 """
@@ -20,7 +20,7 @@ from palaestra.registry import games, load_author, registered, registered_author
 
 
 def make_author(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> ToolEnv:
-    """Create the object of a registered class. The option `format` works also if its constructor lacks it."""
+    """Create the object of a registered class. The option `format` works even if its constructor does not take it."""
     author_class = load_author(entry_point, f"{env_id or entry_point}: its class")
     if not (isinstance(author_class, type) and issubclass(author_class, ToolEnv)):
         raise EnvironmentDefect(
@@ -56,13 +56,13 @@ def spec_of(author: ToolEnv, name: str = "") -> Spec:
 
 
 def require_tasks_file(author: ToolEnv) -> None:
-    """Raise an error at once if the file of tasks does not exist."""
+    """Raise an error if the author's object names a file of tasks that does not exist."""
     if author._tasks_file is not None:
         require_file(author._tasks_file)
 
 
 def open_machine(env_id: str, options: Mapping[str, Any]) -> Machine:
-    """Return a machine for an environment or game of ours, by id."""
+    """Return a machine for an id of `palaestra.register` or `palaestra.register_game`."""
     entry = registered_author(env_id)
     if entry is None:
         raise UnknownId(env_id, [*registered(), *games()])

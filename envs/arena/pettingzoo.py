@@ -1,8 +1,8 @@
 """PettingZoo's two interfaces of a Game: AEC, where one seat acts at a time, and Parallel, where several act at once.
 
-Observations and actions are text. In AEC, seats that are to move at the same time act one after the other, and none
-sees the turns of the others; in Parallel, a seat that is not to move (`info["asked"]` is False) may give any action,
-which is ignored. A snapshot of either interface is one of its game; the seats to move follow from it. This module needs
+Observations and actions are text. In AEC, seats that are asked at the same time act one after the other, and none sees
+the turns of the others. In Parallel, a seat that is not asked (`info["asked"]` is False) may give any action, which is
+ignored. A snapshot of either interface is a snapshot of the game, from which the asked seats follow. This module needs
 pettingzoo. Left out: external PettingZoo environments as arenas (`foreign`).
 """
 
@@ -44,7 +44,7 @@ class Observation(str):
 
 
 class _Face(SingleEpisode):
-    """Base of both interfaces: the game, its seats' spaces and infos."""
+    """Base class of both interfaces: the game, its seats' spaces and infos."""
 
     def __init__(self, game: ToolEnv, render_mode: str | None = None) -> None:
         """`game` is an object of an author's class; it is never changed."""
@@ -87,7 +87,7 @@ class _Face(SingleEpisode):
         self._stand(self.machine.pending_events)
 
     def _stand(self, events: Events) -> None:
-        """Set the attributes for a game in which these seats are to move."""
+        """Set PettingZoo's attributes for a game that waits for the seats of these events."""
         raise NotImplementedError
 
     @property
@@ -95,7 +95,7 @@ class _Face(SingleEpisode):
         return {} if self.machine.state is None else self.machine.state.seats
 
     def _print(self) -> None:
-        """Print what is new, for "human"."""
+        """Print the messages that were not printed before, for "human"."""
         if self.render_mode == "human":
             for seat, dialogue in self._dialogues.items():
                 if new := dialogue.messages[self._printed.get(seat, 0) :]:
@@ -103,7 +103,7 @@ class _Face(SingleEpisode):
                 self._printed[seat] = len(dialogue.messages)
 
     def _act(self, texts: Mapping[str, str]) -> Events:
-        """Take turns of seats that are to move."""
+        """Take these turns, given by seat, and return the events that follow."""
         events: Events = {}
         for seat, text in texts.items():
             events |= settle(self.machine, self.machine.act(seat, text))
@@ -139,7 +139,7 @@ class _Face(SingleEpisode):
         return events
 
     def _info(self, agent: str, event: Event | None, to_move: bool) -> dict[str, Any]:
-        """Return an info: fixed keys of fixed types, fresh objects, no timings."""
+        """Return an info: fixed keys of fixed types, new objects, no timings."""
         return {
             "asked": to_move,
             "messages": fresh(event.messages) if event else (),
@@ -226,7 +226,7 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
 
 
 class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
-    """Parallel interface of a game: all seats to move act at once."""
+    """Parallel interface of a game: all seats that are asked act at once."""
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -237,7 +237,7 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
         return self._shown(events)
 
     def restore(self, snapshot: Snapshot) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-        """Restore a snapshot, and return what is new to the seats to move, as `reset` does."""
+        """Restore a snapshot, and return the same values as `reset`."""
         events = branches.put(self.machine, snapshot)
         self._stand(events)
         return self._shown(events)
@@ -249,7 +249,7 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
     def step(
         self, actions: dict[str, str]
     ) -> tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Take the turns of the seats to move; actions of other seats are ignored."""
+        """Take the turns of the seats that are asked; actions of other seats are ignored."""
         self._require_game("step")
         for agent in actions:
             self._require_seat("step", agent)

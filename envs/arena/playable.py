@@ -1,6 +1,6 @@
-"""Interface between an arena and a machine, for environments of any kind.
+"""Interface that an arena requires of a machine, for environments of any kind.
 
-Ours is `core.machine`; external environments (`foreign`) and seats played by rule (`by_rule`) have the same interface.
+Our own machine (`core.machine`), external environments (`foreign`) and games played by rule (`by_rule`) have it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from palaestra.episode import Ending, Start
 
 
 class Playable(Protocol):
-    """A machine: one episode at a time, of one seat or several. It never waits, and only one thread may use it."""
+    """Player of one episode at a time, with one seat or several. It never waits, and only one thread may use it."""
 
     @property
     def seats(self) -> Sequence[Seat]:
-        """Names of the seats; None where there is one seat, which needs no name."""
+        """Names of the seats; None if there is one seat, which needs no name."""
 
     @property
     def task_count(self) -> int:
@@ -25,23 +25,24 @@ class Playable(Protocol):
 
     @property
     def inline(self) -> bool:
-        """True if nothing waits."""
+        """True if no tool and no reward waits."""
 
     @property
     def aside(self) -> list[Pending]:
         """Cleanup jobs that nobody awaits. The driver of the machine must run them."""
 
     def open(self, starts: Mapping[Seat, Start], *, slots: Mapping[Seat, int]) -> MachineReply:
-        """Begin an episode. The starts agree in task and seed; events name the slots."""
+        """Begin an episode. The starts agree in task and seed; `slots` has the slot number for each seat's events."""
 
     def act(self, seat: Seat, text: str) -> MachineReply:
-        """Take a turn of a seat that is to move."""
+        """Take a turn of a seat whose turn it is."""
 
     def resume(self, pending: Pending) -> MachineReply:
         """Continue the episode after these jobs have finished or timed out."""
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
-        """End the episode from outside. The culprit gets `ending`; the others get that of seats without blame."""
+        """End the episode from outside. The culprit gets `ending`, other seats TURN_LIMIT; if it is BROKEN, all seats
+        get BROKEN."""
 
     def discard(self) -> None:
         """Drop the running episode without a reward."""

@@ -1,9 +1,10 @@
-"""RayArena: an arena whose episodes are played by Ray actors, on this machine or on others.
+"""RayArena: an arena whose episodes are played by Ray actors, on this computer or on others.
 
-Every worker holds an arena with all slots. An episode goes to the worker that has the fewest; all seats of a game go to
-the same one. So an episode depends only on its Start, and workers may come and go: one that has died, or does not
-answer for long, is replaced; its episodes end BROKEN. Orders are sent without a wait; `begin` is sent with the next
-`send` or `recv`. An author's error, and a start that is refused, are raised by `recv`.
+Every worker is an actor that has an arena with as many slots as this one. An episode goes to the worker that has the
+fewest; all seats of a game go to the same worker. An episode depends only on its Start, not on its worker. A worker
+that has died or does not answer is replaced; its episodes end BROKEN. Commands are sent without waiting for a result;
+that of `begin` is sent with the next `send` or `recv`. `recv` raises the error of an author's code or of a refused
+start.
 
 Left out: the actor (`ray_worker`), and the calls of Ray itself (`ray_cluster`).
 """
@@ -43,7 +44,7 @@ class RayArena(ArenaSlots):
     """Arena with `slots` slots, played by `workers` actors."""
 
     def __init__(self, env_id: str, slots: int, workers: int, address: str = "", **options: Any) -> None:
-        """`address` is that of a running cluster, "auto" for the one of this machine; "" starts a new one."""
+        """`address` is that of a running Ray cluster, or "auto" for the one on this computer; "" starts a new one."""
         if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
             raise UsageError(f"workers is {workers!r}; expected how many rollout workers to start, such as 4")
         self._ray = join(address)
@@ -64,7 +65,8 @@ class RayArena(ArenaSlots):
         self._closed = False
 
     def begin(self, slot: int, start: Start) -> None:
-        """Open an episode, as soon as `send` or `recv` is called. If the slot is in use, its episode is discarded."""
+        """Open an episode; its worker is told at the next `send` or `recv`. If the slot is in use, its episode is
+        discarded."""
         self._require_slot(slot)
         self._require_seat(start.seat)
         if not self._workers:
@@ -80,7 +82,7 @@ class RayArena(ArenaSlots):
         worker.orders.append(WorkerCommand("begin", (slot, start), self._tickets))
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """Give each of these slots the agent's next turn, without a wait."""
+        """Give each of these slots the agent's next turn, without waiting."""
         self._require_turns(actions)
         shares: dict[int, dict[int, str]] = {}
         for slot, text in actions.items():
@@ -92,7 +94,7 @@ class RayArena(ArenaSlots):
         self._flush()
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
-        """Close an episode from outside; the event comes through `recv`."""
+        """End an episode from outside; `recv` returns the event."""
         self._require_finish(slot, ending)
         if (worker := self._spoken(slot, text)) is not None:
             worker.orders.append(WorkerCommand("finish", (slot, ending, text)))
@@ -100,7 +102,8 @@ class RayArena(ArenaSlots):
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """Return at least `min_ready` events, or fewer if the timeout passes or the caller must act first.
 
-        If `ordered`, it is a barrier: every outstanding event in slot order, or none where the timeout passes first.
+        If `ordered`, return all outstanding events in slot order, or none if `timeout` (in seconds, None: no limit)
+        passes.
         """
         self._flush()
         until = None if timeout is None else time.monotonic() + timeout
@@ -122,7 +125,7 @@ class RayArena(ArenaSlots):
         return events
 
     def close(self) -> None:
-        """Discard running episodes, have the workers release what they hold, and end them."""
+        """Discard running episodes, let the workers release their resources, and end the workers."""
         if self._closed:
             return
         self._closed = True
@@ -137,7 +140,8 @@ class RayArena(ArenaSlots):
     # Inside: workers start, answer and die.
 
     def _started(self) -> WorkerInfo:
-        """Return the facts of the environment, once all workers have opened it. They must agree."""
+        """Wait until all workers have opened the environment, and return its properties. Raise UsageError if the
+        workers report different ones."""
         all_facts: list[WorkerInfo] = []
         for worker in self._workers:
             left = max(worker.deadline - time.monotonic(), 0.0)
@@ -199,7 +203,8 @@ class RayArena(ArenaSlots):
                 episode.messages += event.messages
 
     def _lose(self, worker: Remote, why: str) -> None:
-        """Handle the death of a worker: its episodes are BROKEN, and it is replaced, unless it never started."""
+        """Handle the death of a worker: end its episodes BROKEN, and start another worker, unless the dead one never
+        started."""
         log.warning("%s: %s is gone: %s", self.name, worker.where, why)
         worker.kill()
         at = self._workers.index(worker)
@@ -214,7 +219,7 @@ class RayArena(ArenaSlots):
                 self._ready[slot] = _broken(slot, episode)
 
     def _freest(self) -> Remote:
-        """Return the worker that has the fewest episodes; one that is still starting only if there is no other."""
+        """Return the worker with the fewest episodes; one that is still starting only if there is no other."""
         counts = dict.fromkeys(self._workers, 0)
         for episode in self._episodes:
             if episode is not None and episode.worker is not None:
@@ -231,7 +236,7 @@ class RayArena(ArenaSlots):
             worker.flush()
 
     def _outstanding(self) -> int:
-        """Return the number of events that can come before the caller acts."""
+        """Return the number of events that workers can still report before the caller acts."""
         return sum(
             episode is not None
             and self._standing[slot] is SlotState.BUSY
@@ -242,7 +247,7 @@ class RayArena(ArenaSlots):
         )
 
     def _spoken(self, slot: int, text: str) -> Remote | None:
-        """Record a turn, and return the slot's worker; None if that has died, which gives a BROKEN event."""
+        """Record a turn, and return the slot's worker. If that has died, add a BROKEN event and return None."""
         episode = self._episodes[slot]
         assert episode is not None
         self._standing[slot] = SlotState.BUSY

@@ -1,6 +1,6 @@
-"""Connection to Ray: joined at the first use, left at the last one, and one actor as a `Remote`.
+"""Connection to Ray: the first use connects, and the last one disconnects. A `Remote` is the proxy of one actor.
 
-A cluster started here ends with this process. Left out: the actor's class (`ray_worker`), and the arena (`ray`).
+A cluster that this process started ends with it. Left out: the actor's class (`ray_worker`), and the arena (`ray`).
 """
 
 import os
@@ -35,7 +35,8 @@ _ours = False
 
 
 def join(address: str) -> Any:
-    """Connect to the cluster at an address (if it is "", to a new one on this machine), and return the module `ray`."""
+    """Connect to the cluster at an address (if it is "", to a new one on this computer), and return the module
+    `ray`."""
     global _users, _ours
     try:
         import ray
@@ -51,7 +52,7 @@ def join(address: str) -> Any:
 
 
 def leave(ray: Any) -> None:
-    """Release one use of Ray; the last one shuts down what `join` started."""
+    """End one use of Ray; after the last one, shut Ray down if `join` initialized it."""
     global _users, _ours
     with _lock:
         _users -= 1
@@ -77,7 +78,7 @@ def _initialize(ray: Any, address: str) -> None:
 
 
 def _require_reachable(address: str) -> None:
-    """Check that a host answers: Ray itself tries for minutes."""
+    """Raise UsageError if the host does not answer: Ray itself tries for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not (colon and port.isdigit()):
         return
@@ -91,7 +92,7 @@ def _require_reachable(address: str) -> None:
 
 
 class Remote:
-    """Proxy of an actor: orders are sent in batches, and one call for news is always outstanding."""
+    """Proxy of an actor. It sends commands in batches, and always keeps one call for events outstanding."""
 
     def __init__(self, ray: Any, number: int, opened_with: tuple[str, int, Mapping[str, Any]]) -> None:
         self._ray = ray
@@ -109,23 +110,23 @@ class Remote:
 
     @property
     def where(self) -> str:
-        """Name of the worker in messages."""
+        """Name of the worker for messages, with its host."""
         return f"rollout worker {self.number}" + (f" on {self.facts.host}" if self.facts else "")
 
     @property
     def busy(self) -> bool:
-        """True if an event may come from it before it gets another order."""
+        """True if the worker may report an event before it gets another command."""
         return bool(self.orders) or not self._idle
 
     def flush(self) -> None:
-        """Send the orders, without a wait."""
+        """Send the collected commands, without waiting for a result."""
         if self.orders:
             self._sent, self._idle = self._sent + 1, False
             self._do.remote(self._sent, self.orders)
             self.orders = []
 
     def ask(self) -> None:
-        """Start a call for news, if none is outstanding."""
+        """Start a call that returns the worker's next events and errors, if none is outstanding."""
         if self.reply is None:
             self.reply = self._recv.remote(_POLL_SECONDS)
             self.deadline = time.monotonic() + _POLL_SECONDS + ANSWER_SECONDS
@@ -147,12 +148,12 @@ class Remote:
         self._ray.kill(self._actor)
 
     def closing(self) -> Any:
-        """Have the actor release everything; the returned reference is ready when it has."""
+        """Tell the actor to release everything; the returned reference is ready when it has done so."""
         return self._actor.close.options(concurrency_group="orders").remote()
 
 
 def end(ray: Any, workers: Sequence[Remote]) -> None:
-    """Have workers release what they hold, within their time; then kill them."""
+    """Let the workers release their resources, for at most _CLOSE_SECONDS; then kill them."""
     if ray.is_initialized():
         ready = [worker.closing() for worker in workers if worker.facts is not None]
         if ready:

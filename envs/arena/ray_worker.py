@@ -1,8 +1,8 @@
-"""Actor of `ray.RayArena`: an ordinary arena, driven by one thread.
+"""Actor of `ray.RayArena`: an ordinary arena, run by one thread.
 
-Slots have the same numbers here as in the arena of the trainer. Orders are numbered, since Ray does not guarantee their
-order; events are returned in batches, each with the ticket of its episode, so that those of a discarded one are known.
-This module does not use Ray. Left out: which worker plays what, and what a dead one means (`ray`).
+Slots have the same numbers as in the trainer's arena. Batches of commands (orders) are numbered, because Ray does not
+guarantee their order. Each event is returned with the ticket of its episode, so that the trainer can ignore events of a
+discarded episode. This module does not use Ray. Left out: choosing a worker, and replacing a dead one (`ray`).
 """
 
 import pickle
@@ -25,7 +25,7 @@ _ALTERNATION = 0.002
 
 
 class WorkerCommand(NamedTuple):
-    """Call of a method of the worker's arena."""
+    """Command to a worker: a call of a method of its arena."""
 
     method: Literal["begin", "send", "finish", "discard"]
     arguments: tuple[Any, ...]
@@ -61,7 +61,7 @@ class News:
 
 
 class Worker:
-    """The actor. `open` must be called first; the other methods may run at the same time, each in one thread."""
+    """The actor. Call `open` first; then `do` and `recv` may run at the same time, each in its own thread."""
 
     def __init__(self) -> None:
         self._orders: SimpleQueue[list[WorkerCommand] | None] = SimpleQueue()
@@ -79,7 +79,7 @@ class Worker:
     ) -> WorkerInfo | PalaestraError:
         """Open the arena; an error is returned, because not every class of errors can be pickled.
 
-        `path` has the folders that the trainer imports from: they are added to the search path here.
+        `path` has the folders that the trainer imports from: they are added to the search path of this process.
         """
         sys.path += [folder for folder in path if folder not in sys.path]
         try:
@@ -100,14 +100,14 @@ class Worker:
         )
 
     def do(self, number: int, orders: list[WorkerCommand]) -> None:
-        """Take a batch of orders. The first has the number 1; they are run in the order of their numbers."""
+        """Take a batch of commands. The first batch has the number 1; batches are run in the order of their numbers."""
         self._early[number] = orders
         while (following := self._early.pop(self._taken + 1, None)) is not None:
             self._taken += 1
             self._orders.put(following)
 
     def recv(self, seconds: float) -> News:
-        """Return the news, as soon as there are some; empty ones after `seconds`."""
+        """Wait at most `seconds` for events or errors, and return all that there are."""
         with self._news:
             self._news.wait_for(
                 lambda: self._events or self._errors or (self._idle and self._done > self._reported), seconds
@@ -118,13 +118,13 @@ class Worker:
             return News(_packed(events, errors), errors, self._done, self._idle)
 
     def close(self) -> None:
-        """Release everything, once all orders are done."""
+        """Release everything, after all commands have run."""
         self._orders.put(None)
         if self._thread is not None:
             self._thread.join()
 
     def _run(self, arena: LocalArena) -> None:
-        """Run orders and report events, by turns, until an order to close."""
+        """Run commands and report events, in turn, until `close` ends the thread."""
         again = False
         while True:
             orders: list[WorkerCommand] | None = []
@@ -168,7 +168,7 @@ def _packed(events: list[tuple[int, Event]], errors: list[PalaestraError]) -> by
 
 
 def _portable(error: BaseException) -> PalaestraError:
-    """Return the error as one that can be pickled, of the nearest class of ours."""
+    """Return the error as one that can be pickled, of the nearest class of palaestra's own."""
     for kind in (UsageError, EnvironmentDefect, Broken, PalaestraError):
         if isinstance(error, kind):
             return kind(str(error))

@@ -1,8 +1,8 @@
 """An environment as an MCP server: any client plays an episode with its tools and gets the reward at the end.
 
-Beside the environment's tools there are `reset`, which begins an episode, and `submit`, which submits the answer. Each
-call is a turn. Over pipes there is one episode at a time; over HTTP there is one for each session, and one shared by
-all clients without a session, such as those of the newest protocol. Left out: turns of several calls.
+Besides the environment's tools, the client can call `reset`, which begins an episode, and `submit`, which submits the
+answer. Each call is a turn. Over pipes there is one episode at a time; over HTTP there is one for each session, and one
+that all clients without a session share, such as those of the newest protocol. Left out: turns of several calls.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _HOW = "Call {reset} to be told a task, solve it with the other tools, and hand 
 
 
 class CallResult(NamedTuple):
-    """Result of a call for the client."""
+    """Result of a client's call, to send to the client."""
 
     text: str
     failed: bool = False
@@ -48,7 +48,7 @@ class CallResult(NamedTuple):
 
 
 class ServedEpisode:
-    """Episodes of one client, one after the other. Its methods block; one call at a time."""
+    """Episodes of one client, one after the other. Its methods block; only one of them may run at a time."""
 
     def __init__(self, playable: Playable) -> None:
         if tuple(playable.seats) != (None,):
@@ -66,7 +66,7 @@ class ServedEpisode:
         self._state = _BEGIN
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
-        """Take a turn."""
+        """Run a call of the client: begin an episode, submit the answer, or take a turn with a tool."""
         if name == self.reset_name:
             return self._reset(arguments)
         if self._state:
@@ -122,7 +122,7 @@ class ServedEnvironment:
         self._first = ServedEpisode(self._make())
 
     def server(self) -> "Server[Any]":
-        """Return the server that the SDK runs."""
+        """Return the server of the MCP SDK, with the environment's tools, `reset` and `submit`."""
         try:
             from mcp import types
             from mcp.server import Server
@@ -204,7 +204,7 @@ def _ending(event: Event) -> dict[str, Any]:
 
 @contextmanager
 def served(env_id: str, options: Mapping[str, Any]) -> Iterator["Server[Any]"]:
-    """Provide a server of this environment; its episodes end with the block."""
+    """Yield a server of this environment; its episodes are dropped at the end of the block."""
     environment = ServedEnvironment(env_id, options)
     try:
         yield environment.server()
@@ -221,14 +221,15 @@ async def over_pipes(server: "Server[Any]") -> None:
 
 
 def over_http(server: "Server[Any]", host: str, port: int, token: str, ready: Callable[[str], None]) -> None:
-    """Serve requests until interrupted. `ready` is called with the address; port 0 takes a free one."""
+    """Serve requests until interrupted. `ready` is called with the server's address; with port 0, a free port is
+    used."""
     app: Any = server.streamable_http_app(host=host)
     app = guarded(app, token) if token else app
     listen(app, host, port, connections=_CONNECTIONS, ready=lambda url: ready(f"{url}/mcp"))
 
 
 def guarded(app: Any, token: str) -> Any:
-    """Return an application that answers only clients with the token."""
+    """Return an application that answers only clients with the token; others get the status 401."""
     expected = f"Bearer {token}".encode()
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:

@@ -1,6 +1,6 @@
-"""Base of the interfaces to a single episode, Gymnasium's and PettingZoo's: its machine, snapshots, forks and pickles.
+"""Base of Gymnasium's and PettingZoo's interfaces to a single episode: its machine, snapshots, forks and pickling.
 
-Left out: observations and infos, which are the interface's own.
+Left out: observations and infos, which each interface makes itself.
 """
 
 from typing import Any, Self
@@ -19,7 +19,7 @@ MODES = ["ansi", "human"]
 
 
 class SingleEpisode:
-    """Base of the interfaces to a single episode."""
+    """Base of the interfaces to a single episode: it owns the machine that plays it."""
 
     _machine: Machine | None = None
     _id = ""
@@ -50,10 +50,11 @@ class SingleEpisode:
         return branches.take(self.machine)
 
     def fork(self, count: int, *, own_noise: bool = True) -> list[Self]:
-        """Return `count` environments in the present state of this one, which is left as it is.
+        """Return `count` new environments with copies of this episode; this environment does not change.
 
-        Each gets its own seed, drawn from the episode's generator, its turn and the child's index, so that branches
-        differ and forking again repeats them. With `own_noise=False` they all continue exactly as this one.
+        The seed of each child is computed from the episode's generator, its number of turns and the child's index. So
+        branches differ, and a second fork gives the same ones. With `own_noise=False` all children continue exactly as
+        this one.
         """
         children = []
         for index, machine in enumerate(branches.fork(self.machine, count, own_noise)):
@@ -75,7 +76,7 @@ class SingleEpisode:
             branches.put(self.machine, episode)
 
     def _forked(self, index: int, own_noise: bool) -> None:
-        """Replace what a fork, which has the attributes of its parent, must not share with it."""
+        """Replace the attributes that a fork, which starts with those of its parent, must not share with it."""
         raise NotImplementedError
 
 
@@ -88,7 +89,7 @@ def require_begun(events: Events) -> Events:
 
 
 def require_author(face: str, author: Any) -> None:
-    """Refuse a value that is not an object of an author's class, and games."""
+    """Raise UsageError for a game, and for a value that is not an object of an author's class."""
     if not isinstance(author, ToolEnv):
         raise UsageError(f"{face}({author!r:.80}); expected an object of a ToolEnv class, such as {face}(Boxes())")
     if author.seats:

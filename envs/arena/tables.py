@@ -1,6 +1,6 @@
-"""Slots and games of an arena: slots, tables, and seats of a game that wait for each other.
+"""Slots of an arena, its running games (tables), and games that wait until all their seats are taken.
 
-Left out: how a game is played (`arena`).
+Left out: playing a game (`arena`).
 """
 
 import time
@@ -58,7 +58,7 @@ class WaitingGames:
         return bool(self._tables)
 
     def seated(self, seat: Seat, slot: int, start: Start) -> RunningGame:
-        """Return the table at which a seat is taken: one that lacks it, or a new one."""
+        """Take a seat and return its game: one that still lacks this seat, or a new one."""
         tables = self._tables.setdefault((start.task, start.seed), [])
         waiting = next((table for table in tables if seat not in table.slots), None)
         if waiting is None:
@@ -71,7 +71,7 @@ class WaitingGames:
         return waiting
 
     def leave(self, table: RunningGame) -> None:
-        """Remove a table that no longer waits."""
+        """Remove a game that no longer waits for seats."""
         for key, tables in list(self._tables.items()):
             if table in tables:
                 tables.remove(table)
@@ -79,12 +79,12 @@ class WaitingGames:
                 del self._tables[key]
 
     def clear(self) -> None:
-        """Forget all tables that wait."""
+        """Forget all games that wait for seats."""
         self._tables.clear()
 
     def wait_for_seats(self, full: bool, timeout: float | None) -> None:
-        """Sleep where nothing can come until a seat is begun. Raise a UsageError where no seat is free (`full`), or the
-        timeout has passed."""
+        """Sleep for a moment, because no event can come before a seat is begun. Raise a UsageError if no slot is free
+        (`full`), if a game has waited too long, or if `timeout` is None: the caller would wait for ever."""
         tables = [table for tables in self._tables.values() for table in tables]
         late = [table for table in tables if full or time.monotonic() - table.began > self._timeout]
         if late or timeout is None:
@@ -120,17 +120,17 @@ class ArenaSlots:
 
     @property
     def slots(self) -> int:
-        """Number of seats that can be taken at once."""
+        """Number of slots, and so of seats that can be taken at once."""
         return len(self._standing)
 
     @property
     def seats(self) -> tuple[str, ...]:
-        """Names of the seats of a game; empty where there is one seat, which has no name."""
+        """Names of the seats of a game; empty if there is one seat, which has no name."""
         return tuple(seat for seat in self._seats if seat is not None)
 
     @property
     def reward_parts(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the reward's parts, as each environment's author declares them; empty where none are declared."""
+        """Names of the reward's parts, as each environment's author declares them; empty if none are declared."""
         return () if self._problems is None else (tuple(self._problems.parts),)
 
     def problem(self, task: int) -> Task | None:
@@ -138,11 +138,11 @@ class ArenaSlots:
         return None if self._problems is None else self._problems.task(task)
 
     def _table(self, slot: int, start: Start) -> RunningGame:
-        """Return the table at which a start takes its seat: a new one, or one that waits for this seat."""
+        """Take the seat of a start and return its game: a new one, or one that waits for this seat."""
         return RunningGame(start.seat, slot, start) if self._alone else self._gathering.seated(start.seat, slot, start)
 
     def _report(self, outstanding: int, timeout: float | None) -> list[Event]:
-        """Return the ready events, in slot order; raise an author's error first, and keep all events then."""
+        """Return the ready events, in slot order. If there is an author's error, raise that and keep the events."""
         if self._errors:
             raise self._errors.pop(0)
         if not self._ready and not outstanding and self._gathering and SlotState.ASKED not in self._standing:

@@ -2,7 +2,7 @@
 
     env = TextEnv(Boxes())          a class of your own, without registering it
 
-Left out: many at once (`vector`), games of several seats (`pettingzoo`), and autoreset.
+Left out: many episodes at once (`vector`), games of several seats (`pettingzoo`), and autoreset.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,8 +84,8 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Open an episode; `options={"task": index}` picks the problem, otherwise it is drawn.
 
-        `info["tools"]` is JSON text, where `Event.tools` are dicts: Gymnasium's `check_env` refuses two infos that
-        share a dict, and all episodes share their schemas. `schemas` are the dicts.
+        `info["tools"]` is JSON text, because Gymnasium's `check_env` refuses two infos that share a dict, and all
+        episodes share the schemas of the tools. The property `schemas` has them as dicts.
         """
         check_options(options, ("task",))
         release(self.machine)
@@ -97,11 +97,12 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
         return joined(event.messages), self._info(event, opening=True)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one turn. A BROKEN episode is `truncated` with reward 0.0, since Gymnasium wants a float: see `info`."""
+        """Take one turn. For a BROKEN episode, the turn is `truncated`, the reward is 0.0 (Gymnasium requires a float),
+        and `info["ending"]` is "broken"."""
         return self._taken(self.machine.act(None, action), action)
 
     def finish(self, ending: Ending, text: str = "") -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """End the episode from outside, and return as `step` does: for example when the tokens ran out after `text`."""
+        """End the episode from outside, for example if the tokens ran out after `text`; return what `step` returns."""
         return self._taken(self.machine.stop(ending, None, text), text)
 
     def render(self) -> str | None:
@@ -112,11 +113,11 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
         return "" if state is None else transcript(state.seats[None].messages)
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
-        """Return the text of a call, for stepping by hand; wrapped, use `env.unwrapped.call("search", query="x")`."""
+        """Return the text of a tool call, for `step`. If wrapped, use `env.unwrapped.call("search", query="x")`."""
         return formats.get(self.author.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def restore(self, snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
-        """Restore a snapshot, continue exactly from there, and return what `reset` does."""
+        """Restore a snapshot, from which the episode continues exactly; return the same values as `reset`."""
         release(self.machine)
         event = branches.put(self.machine, snapshot)[None]
         return joined(event.messages), self._info(event, opening=True)
@@ -135,7 +136,7 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
         return joined(event.messages), float(event.reward or 0.0), terminated, truncated, self._info(event)
 
     def _info(self, event: Event, opening: bool = False) -> dict[str, Any]:
-        """Return Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
+        """Return Gymnasium's info: fixed keys of fixed types, new objects, no timings."""
         state = self.machine.state
         assert state is not None
         info: dict[str, Any] = {
@@ -163,7 +164,7 @@ def draw_start(
 
 
 def check_options(options: Mapping[str, Any] | None, names: Sequence[str]) -> None:
-    """Refuse an unknown key of `reset(options=)`."""
+    """Raise UsageError for an unknown key of `reset(options=)`."""
     for name in options or ():
         if name not in names:
             close = get_close_matches(str(name), names, n=1)

@@ -1,7 +1,7 @@
 """ToolVectorEnv: many episodes of one environment at once, as Gymnasium's VectorEnv and as palaestra's Arena.
 
-No slot resets by itself (`AutoresetMode.DISABLED`): no slot may begin a task that the caller did not choose. Left out:
-how slots are played (`arena`), seats of a game, adapters for external environments.
+No slot resets by itself (`AutoresetMode.DISABLED`), so that the caller chooses every task. Left out: playing the
+episodes (`arena`), seats of a game, adapters for external environments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ from palaestra.errors import Broken, UsageError
 
 
 class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None], NDArray[Any]]):
-    """`num_envs` episodes of one environment. With `ordered`, `recv` is a barrier that reports in slot order."""
+    """Arena with `num_envs` slots for one environment. If `ordered`, `recv` returns all outstanding events at once."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         max_workers: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """`author` is an object of an author's class; it is never changed. The rest is as in `LocalArena`."""
+        """`author` is an object of an author's class; it is never changed. The rest is as for `LocalArena`."""
         self.closed = True  # Until all is set up: Gymnasium may call close on an incomplete object.
         if num_envs < 1:
             raise UsageError(f"num_envs is {num_envs}; expected at least 1")
@@ -62,7 +62,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
 
     @property
     def spec(self) -> EnvSpec | None:
-        """Spec that `gymnasium.make_vec` created it from; None without one."""
+        """Gymnasium's spec, if `gymnasium.make_vec` created this object; else None."""
         return self._spec
 
     @spec.setter
@@ -74,7 +74,8 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
     _spec: EnvSpec | None = None
 
     def close(self, **kwargs: Any) -> None:
-        """Discard running episodes and release everything; toolkits that hang are abandoned."""
+        """Discard running episodes and release everything. Toolkits that do not close before their deadlines are
+        abandoned."""
         VectorEnv.close(self, **kwargs)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -132,7 +133,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         return self._texts(events), rewards, terminated, truncated, self._infos(events)
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
-        """Return the text of a call, for stepping by hand."""
+        """Return the text of a tool call, as an action for `step`."""
         return formats.get(self._author.author.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def render(self) -> tuple[Any, ...] | None:
@@ -159,8 +160,8 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         return tuple(texts)
 
     def _infos(self, events: list[Event], opening: bool = False) -> dict[str, Any]:
-        """Return `TextEnv`'s infos of events, key by key, and the reward parts part by part, as Gymnasium's vector
-        environments expect them."""
+        """Return `TextEnv`'s infos of events in the form of Gymnasium's vector environments: one array for each key;
+        "parts" is a dict with one array for each part of the reward."""
         if not events:
             return {}
         slots, spec = [event.slot for event in events], self._author

@@ -1,1 +1,1 @@
-"""Browsers for agents: one interface, `Browser`, with a text browser and Chromium behind it."""
+"""Browsers for agents: one interface, `Browser`, and two implementations, a text browser and Chromium."""

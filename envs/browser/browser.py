@@ -1,7 +1,7 @@
 """The interface of browsers: a browser opens sessions; a session is one agent's tab with separate cookies.
 
-Both browsers show a page in the same numbered text. Not here: which part of it an agent sees at a time
-(`envs.tools.browser`), and which addresses may be reached (`envs.browser.network`).
+Both browsers show a page in the same numbered text. Not here: `envs.tools.browser` chooses which part of the page an
+agent sees at a time, and `envs.browser.network` decides which addresses may be reached.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from palaestra.envs.browser.site import Site
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Content of the tab: text in lines, in which every element to act on has its number: [3:button Buy]."""
+    """Content of the tab as lines of text. Each element that an agent can act on has a number: [3:button Buy]."""
 
     url: str
     title: str
@@ -35,10 +35,10 @@ class BrowserSession(Protocol):
         """Follow a link, press a button, tick a box."""
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
-        """Put a text into a field, and replace its content."""
+        """Replace the content of a field by this text."""
 
     async def select(self, number: int, option: str, seconds: float = 30.0) -> Page:
-        """Choose an option of a list by its text."""
+        """Choose the option with this text in a list."""
 
     async def press(self, key: str, seconds: float = 30.0) -> Page:
         """Press a key, such as Enter, on the element with the focus."""
@@ -50,13 +50,13 @@ class BrowserSession(Protocol):
         """Go back to the previous page."""
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
-        """Scroll the page, if it loads more that way; a text browser always shows the whole page."""
+        """Scroll the page; some pages then load more. A text browser always shows the whole page."""
 
     async def look(self, seconds: float = 30.0) -> Page:
         """Return the page as it is now."""
 
     def snapshot(self) -> Any:
-        """Return a state for `Browser.restore`, which is deep-copied with the episode. Or raise UsageError."""
+        """Return a state for `Browser.restore`, or raise UsageError. The state is deep-copied with the episode."""
 
     def close(self) -> None:
         """Close the tab. It may be called twice, from any thread."""
@@ -69,7 +69,7 @@ class Browser(Protocol):
     """True if actions wait for something outside; a text browser on sites in this process never does."""
 
     def session(self, sites: Mapping[str, Site]) -> BrowserSession:
-        """Return a new tab. `sites` are served in this process, by host; other hosts need the browser's permission."""
+        """Return a new tab. `sites` are served by this process, by host; other hosts need the browser's permission."""
 
     def restore(self, state: Any) -> BrowserSession:
         """Return a tab that continues from a snapshot."""

@@ -16,6 +16,6 @@ BROWSERS: Backends[Browser] = Backends(
 
 
 def open_browser(browser: Where = "text", **options: Any) -> Browser:
-    """Open a browser; `palaestra.envs.tools.browser` shares one in each process instead."""
+    """Open a new browser. To share one browser in each process, use `palaestra.envs.tools.browser` instead."""
     name, settings = BROWSERS.read(browser)
     return BROWSERS.open(name, **{**settings, **options})

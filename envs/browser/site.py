@@ -33,12 +33,12 @@ class SiteRequest:
 
     @property
     def query(self) -> dict[str, str]:
-        """Parameters behind the question mark; if a name occurs twice, the last value counts."""
+        """Parameters after the question mark; if a name occurs twice, the last value counts."""
         return dict(parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
 
     @property
     def form(self) -> dict[str, str]:
-        """Fields that a form sent: in the body of a POST, otherwise in the query."""
+        """Fields that a form sent. They come from the body of a POST, and from the query of any other request."""
         if self.method != "POST":
             return self.query
         return dict(parse_qsl(self.body.decode("utf-8", "replace"), keep_blank_values=True))
@@ -56,12 +56,12 @@ class SiteResponse:
 
     @classmethod
     def redirect(cls, url: str) -> "SiteResponse":
-        """Return a redirect to this address, with a GET."""
+        """Return a redirect: the browser then requests this address with a GET."""
         return cls(status=303, headers={"Location": url})
 
 
 class Site(Protocol):
-    """Answers requests without waiting. An object belongs to one episode, unless it has no state."""
+    """Answers requests without waiting. Each episode has its own object, unless the site has no state."""
 
     def respond(self, request: SiteRequest) -> SiteResponse:
         """Return the answer; an exception is shown to the agent as status 500."""
@@ -94,7 +94,7 @@ class Pages:
 
 
 class StaticSite:
-    """Files below a folder. A path that leads out of it, by dots or by links, gives status 404."""
+    """Files below a folder. A path that leads out of the folder, by dots or by links, gives status 404."""
 
     def __init__(self, folder: str | Path) -> None:
         self.root = Path(folder).resolve()

@@ -1,6 +1,6 @@
-"""Rewards computed again from records, in a fresh process with a fresh object of the author's class.
+"""Compute rewards again from records, in a new process with a new object of the author's class.
 
-A record holds no environment, so a reward can read its attempt alone. The rounds of a game that has no `reward` run
+A record holds no environment, so the reward can read nothing but the attempt. If a game has no `reward`, its rounds run
 again on the recorded turns. Left out: what a difference means (`reward_checks`).
 """
 
@@ -29,7 +29,7 @@ _SECONDS = 120.0
 
 
 class RecomputedReward(NamedTuple):
-    """Recomputed reward of a recorded episode."""
+    """Reward that the new process computed for a recorded episode."""
 
     parts: Mapping[str, float]
     part_names: Sequence[str] = ()
@@ -53,7 +53,7 @@ def recorded(env_id: str, seat: Seat, event: Event, state: EpisodeState) -> dict
 
 
 def recomputed(entry_point: str, options: Mapping[str, Any], episodes: Sequence[Any]) -> list[RecomputedReward]:
-    """Compute the rewards of recorded episodes in a fresh process."""
+    """Compute the rewards of recorded episodes in a new process."""
     if entry_point.startswith("__main__:"):
         raise Skipped("its class is in the program that runs, where no other process finds it; put it into a module")
     try:
@@ -71,7 +71,7 @@ def recomputed(entry_point: str, options: Mapping[str, Any], episodes: Sequence[
 
 
 def _again(author: ToolEnv, episode: Mapping[str, Any]) -> RecomputedReward:
-    """Compute the reward of one episode, in the fresh process."""
+    """Compute the reward of one episode; this runs in the new process."""
     record = from_line(episode["line"].encode("utf-8", "surrogatepass")).episode
     try:
         if type(author).reward is ToolEnv.reward:
@@ -102,7 +102,7 @@ def _play_rounds(author: ToolEnv, record: Episode, replies: Sequence[Any], world
 
 
 def main() -> None:
-    """Read episodes and write their recomputed rewards. Output of the author's code goes to stderr."""
+    """Read episodes from stdin, and write their rewards to stdout. Output of the author's code goes to stderr."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     request = json.load(sys.stdin)

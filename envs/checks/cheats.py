@@ -1,8 +1,9 @@
 """Agents that try to get the reward without solving the task, and the arguments that they give to tools.
 
-A cheat sees what an agent sees. Those with tools call one and answer with its result, or crash it on purpose. Two read
-the task set: the most common answer, and the right answer among wrong ones, which no agent can know but a grader must
-not accept. Left out: judging them (`check`), and attacks on the machine that a tool runs on (the tool's own tests).
+A cheat sees what an agent sees. Some call tools and answer with the results; other calls try to crash the tools. Two
+answers are taken from the task set: the most common one, and the right one among wrong ones, which no agent can know
+but which a grader must not accept. Left out: judging cheats (`reward_checks`), and attacks on the computer that runs a
+tool (the tool's own tests).
 """
 
 import os
@@ -113,7 +114,7 @@ def _value(schema: Mapping[str, Any], definitions: Mapping[str, Any], text: str,
 
 
 def crashing_calls(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield arguments meant to crash a tool; numbers where it takes no text."""
+    """Yield arguments that may crash a tool: bad texts, or bad numbers if it takes numbers."""
     arguments_so_far = []
     for text, number in [*((text, 1) for text in CRASHES), *(("1", number) for number in NUMBERS)]:
         call_arguments = arguments(schema, text, number)
@@ -141,7 +142,7 @@ def dressed(answer: str) -> str:
 
 
 def _dress(cheat: Cheat) -> Cheat:
-    """Return the same cheat with its answers in all those forms."""
+    """Return a cheat that gives the answers of `cheat` in all the forms of `dressed`."""
 
     def play(env: CheatSeat, messages: Sequence[Message]) -> str | None:
         response = cheat(env, messages)
@@ -152,14 +153,14 @@ def _dress(cheat: Cheat) -> Cheat:
 
 
 def common_answer(tasks: Sequence[Task]) -> str | None:
-    """Return the most common answer of the tasks; None where no answer is common."""
+    """Return the most common answer of the tasks; None if fewer than COMMON tasks have it."""
     counts = Counter(str(task.answer) for task in sampled(tasks) if isinstance(task.answer, str | int | float))
     best = counts.most_common(1)
     return best[0][0] if best and best[0][1] >= COMMON else None
 
 
 def sampled(tasks: Sequence[Task]) -> Iterator[Task]:
-    """Yield the first tasks: at most SAMPLE, and no more after SAMPLE_SECONDS."""
+    """Yield the first tasks: at most SAMPLE, and none after SAMPLE_SECONDS."""
     until = time.monotonic() + SAMPLE_SECONDS
     for at in range(min(len(tasks), SAMPLE)):
         yield tasks[at]
@@ -168,7 +169,7 @@ def sampled(tasks: Sequence[Task]) -> Iterator[Task]:
 
 
 def hedged(tasks: Sequence[Task], at: int) -> Iterator[str]:
-    """Yield texts with the right answer of a task amid wrong ones; nothing where there are too few wrong answers."""
+    """Yield texts with the right answer of a task among wrong ones; nothing if there are too few wrong answers."""
     right, wrong = tasks[at].answer, list[str]()
     for other in range(at + 1, min(at + 10 * HEDGES, at + len(tasks))):
         answer = str(tasks[other % len(tasks)].answer)
@@ -199,7 +200,7 @@ def _reaches(text: str) -> Cheat:
 
 
 def calls_of(env: CheatSeat, text: str, schemas: Sequence[Mapping[str, Any]]) -> str:
-    """Return calls of these tools with `text` as argument, as many as one turn may have."""
+    """Return calls of these tools with `text` as argument; at most as many as one turn may have."""
     called_schemas = schemas[: env.max_turn_calls]
     return "".join(env.call(schema["function"]["name"], **arguments(schema, text)) for schema in called_schemas)
 
@@ -212,7 +213,7 @@ FLATTERY = (
 
 
 def _planted(env: CheatSeat, messages: Sequence[Message]) -> str | None:
-    """Give FLATTERY to the tools in the first turn, then answer with it between words."""
+    """Give FLATTERY to the tools in the first turn; then answer with FLATTERY."""
     if env.schemas and env.max_turns > 1 and messages[-1]["role"] == "user":
         return calls_of(env, FLATTERY, env.schemas)
     return dressed("It is done.\u200b " + FLATTERY.replace("\n", "\u2028"))

@@ -1,8 +1,9 @@
 """`palaestra check ID`: is this environment, or game, fit to train on?
 
-A list of named checks, each a function of a subject that raises or returns. An environment with one seat is a game of
-one: most checks take each seat in turn, while the others are played by rule. Left out: anything that needs a model, and
-whether the rewards of a game make its seats play well together, which only training shows.
+Each check is a function of a Subject, the environment: it raises if the environment fails it. Most checks test each
+seat in turn, while rules play the other seats; an environment with one seat is taken as a game of one. Left out:
+anything that needs a model, and whether the rewards of a game make its seats play well together, which only training
+shows.
 """
 
 import contextlib
@@ -36,9 +37,10 @@ _FAILED = "Error: the environment failed on this turn"
 
 
 def check(env_id: str, options: Mapping[str, object] | None = None) -> list[CheckFinding]:
-    """Run every check; a failed one says what to change. `options` are those of the environment's constructor.
+    """Run every check and return the findings; the message of a failed one says what to change.
 
-    Raise an error where they, or a missing extra, keep the environment from opening.
+    `options` go to the environment's constructor. Raise an error if the environment cannot be opened because of them,
+    or because an extra is missing.
     """
     subject = Subject(env_id, options)
     seats = subject.seats  # Before any check: all of them would fail where it cannot be loaded or played.
@@ -102,14 +104,14 @@ def _registered(pettingzoo: Any, kind: str, env_id: str) -> bool:
 
 
 def contract_of_others(subject: Subject) -> None:
-    """Run the tests of the interface that the environment was registered with."""
+    """Run the tests of the library that the environment is registered with: Gymnasium's or PettingZoo's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (gymnasium_contract if subject.env_id in gymnasium.registry else pettingzoo_contract)(subject)
 
 
 def tool_schemas(subject: Subject) -> None:
-    """Require that every tool of every seat has a description and a schema that survives JSON."""
+    """Require that every tool of every seat has a description, a name that models can call, and typed parameters."""
     with subject.opened() as machine:
         for seat, offer in machine.spec.offers.items():
             for schema in json.loads(offer.described):
@@ -117,7 +119,7 @@ def tool_schemas(subject: Subject) -> None:
 
 
 def determinism(subject: Subject) -> None:
-    """Require that the same task, seed and turns give the same episode, whatever was played before."""
+    """Require that the same task, seed and turns give the same episode, even after another episode was played."""
     notes = []
     for chair in subject.chairs():
         chair.begin(3, 5)
@@ -146,7 +148,7 @@ def determinism_of_others(subject: Subject) -> None:
 
 
 def every_episode_ends(subject: Subject) -> None:
-    """Require that the episode ends whatever the seats say, and that none of its steps keeps the others waiting."""
+    """Require that an episode ends whatever its seats say; if it is ours and no tool waits, within GAME_SECONDS."""
     slowest = 0.0
     for rule in (subject.rule, _babble, _silent):
         quickest = float("inf")  # The computer may pause during one of them.
@@ -165,7 +167,8 @@ def every_episode_ends(subject: Subject) -> None:
 
 
 def hostile_turns(subject: Subject) -> None:
-    """Require that no text of the agent raises or ends an episode BROKEN, and that it hears of unreadable calls."""
+    """Require that no text of the agent raises an error or ends an episode BROKEN, and that a turn that is no answer
+    gets a message."""
     for chair in subject.chairs():
         for text in HOSTILE:
             if chair.begin().ending is not None:
@@ -180,7 +183,7 @@ def hostile_turns(subject: Subject) -> None:
 
 
 def hostile_turns_of_others(subject: Subject) -> None:
-    """Require that no text of the agent raises."""
+    """Require that no text of the agent makes `step` raise an error."""
     texts = iter(HOSTILE)
     with contextlib.suppress(StopIteration):
         for number in range(len(HOSTILE)):
@@ -203,7 +206,8 @@ def arena_equals_single(subject: Subject) -> None:
 
 
 def demonstrator_succeeds(subject: Subject) -> None:
-    """Require that the demonstrator solves the tasks; in a game, that it makes no mistake in any seat."""
+    """Require that the demonstrator solves at least DEMONSTRATED of the tasks; in a game, that it makes no mistake in
+    any seat."""
     if subject.demonstrator is None:
         raise Skipped("no demonstrator is registered, so no tool was called in earnest")
     for chair in subject.chairs():

@@ -38,23 +38,24 @@ class CheckFinding:
 
 
 class Skipped(Exception):
-    """The check has nothing to measure."""
+    """Raised by a check that has nothing to measure."""
 
 
 class Noted(Exception):
-    """A note for the author where nothing is wrong."""
+    """Raised by a check that found nothing wrong, but has a note for the author."""
 
 
 class Unmet(EnvironmentDefect):
-    """An unmet expectation of a check, which is always a finding of its own."""
+    """Raised if an environment does not meet a check. Each such fault is reported, even if another check reported it
+    too."""
 
 
 class Groundless(Unmet):
-    """A fault that leaves nothing for the other checks to measure."""
+    """Raised for a fault after which the other checks have nothing to measure."""
 
 
 def require(condition: Any, message: str, kind: type[Unmet] = Unmet) -> None:
-    """Raise the finding unless the condition holds."""
+    """Raise `kind(message)`, the finding, unless the condition holds."""
     if not condition:
         raise kind(message)
 
@@ -77,7 +78,8 @@ def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[C
 def _measured(
     name: str, function: Callable[[Any], None], subject: Any, reported_by: dict[tuple[str, str], str]
 ) -> CheckFinding:
-    """Run one check and return its finding. `reported_by` holds, by fault, the first check that met it."""
+    """Run one check and return its finding. `reported_by` maps each fault to the name of the first check that met
+    it."""
     if _GROUNDLESS in reported_by:
         return _unreached(name, reported_by[_GROUNDLESS])
     try:
@@ -100,7 +102,8 @@ def _measured(
 
 
 def difference(left: Any, right: Any, where: str = "") -> str:
-    """Describe the first place at which two values of one shape differ, with both values; "" where they are equal."""
+    """Describe the first place at which two values of the same type differ, with both values; return "" if they are
+    equal."""
     if type(left) is type(right) and is_dataclass(left):
         names = [field.name for field in fields(left) if field.compare]
         pairs = [(f"{where}.{name}", getattr(left, name), getattr(right, name)) for name in names]
@@ -143,7 +146,7 @@ def _fault(error: Exception) -> tuple[str, str]:
 
 
 def _error_text(error: Exception) -> str:
-    """Return the message in one line, with the author's line of code where there is one."""
+    """Return the message in one line, with the author's line of code if there is one."""
     root = _root(error)
     place = _place(root)
     if isinstance(root, MissingExtra):
@@ -158,7 +161,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the author's line that raised the error, or the first line of a reward whose result was refused."""
+    """Return the author's line that raised the error, or the first line of a reward with a refused result, or ""."""
     if line := foreign_line(error):
         return str(line)
     frames: Sequence[Any] = [frame for frame, _ in walk_tb(error.__traceback__)]

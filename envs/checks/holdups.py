@@ -113,7 +113,7 @@ def _require_quick(what: str, does: Callable[[], Any], instead: str) -> None:
 
 
 def _require_less(what: str, seconds: Callable[[], float], most: float, said: str) -> None:
-    """Require little time in at least one try, since the computer may pause. Code slow here is slow in all checks."""
+    """Require that one of _TRIES tries takes less than `most` seconds: several, because the computer may pause."""
     took = inf
     for _ in range(_TRIES):
         took = min(took, seconds())

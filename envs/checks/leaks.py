@@ -1,4 +1,4 @@
-"""State that an episode leaves behind for the next one, by name: values that outlive it and have changed.
+"""Finds state that an episode leaves for the next one: values, by name, that outlive the episode and that it changed.
 
 Attributes that a tool sets on `self` end with its episode. These values outlive it: attributes that a constructor made,
 attributes of a toolkit that its `start` does not set, attributes of classes, and globals of the author's module. Left
@@ -26,7 +26,7 @@ Left = Mapping[str, tuple[str, str]]
 
 
 def living(machine: Machine) -> Left:
-    """Return all values that outlive the episode that has just begun."""
+    """Return all values, by name, that will outlive the episode that has just begun."""
     author = machine.spec.author
     values_by_name: dict[str, tuple[str, str]] = {}
     kits = list({type(kit).__name__: kit for _, kit in machine.kits.instances or ()}.values())

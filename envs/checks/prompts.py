@@ -30,7 +30,7 @@ _END = r"(?!\w|\.\d)"
 
 
 def prompts_keep_their_answers(subject: Subject) -> None:
-    """Require that no prompt announces its answer; note where nearly all answers can be copied from one place."""
+    """Require that no prompt announces its answer; note if nearly all answers can be copied from the same place."""
     with subject.opened() as machine:
         tasks = [(task.prompt.casefold(), answers_of(task)) for task in sampled(machine.spec.tasks)]
     tasks = [(prompt, answers) for prompt, answers in tasks if answers]
@@ -59,7 +59,8 @@ def answers_of(task: Task) -> list[str]:
 
 
 def announced(prompt: str, answers: Sequence[str], tasks: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """Yield the phrases that announce an answer and that are in no prompt with another answer, as instructions are."""
+    """Yield the phrases of a prompt that announce its answer, except phrases that are also in a prompt with another
+    answer: those are instructions."""
     for answer in answers:
         for match in re.finditer(_ANNOUNCED + rf"(?<![\w.]){re.escape(answer)}{_END}", prompt):
             same = re.compile(re.escape(match[0]) + _END)
@@ -69,7 +70,7 @@ def announced(prompt: str, answers: Sequence[str], tasks: Sequence[tuple[str, Se
 
 
 def _places(prompt: str, answers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the two words or signs before an answer, where they are in the prompt only once, and the answer."""
+    """Yield pairs: the two words or signs before an answer, if they are in the prompt only once, and the answer."""
     for answer in answers:
         for match in re.finditer(rf"(?<![\w.]){re.escape(answer)}{_END}", prompt):
             before = [*_TOKEN.finditer(prompt, max(0, match.start() - 40), match.start())][-2:]

@@ -25,7 +25,7 @@ _RULE = (
 
 
 def rewards_see_the_attempt_alone(subject: Subject) -> None:
-    """Require that a fresh process computes the same reward from the record, and that all parts are returned."""
+    """Require that a new process computes the same reward from the record, and that each declared part was returned."""
     author_entry = registered_author(subject.env_id)
     assert author_entry is not None
     ended: list[Event] = []
@@ -63,7 +63,8 @@ def _require_equal(event: Event, again: RecomputedReward) -> None:
 
 
 def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
-    """Yield episodes by rule until one is won; with one seat, also an episode that calls each tool and answers."""
+    """Play episodes by rule and yield the last event of each, until one is won. With one seat, also play an episode
+    that calls each tool."""
     for number in range(MIN_EPISODES):
         event = chair.play_by(subject.rule, number, number)
         yield event
@@ -79,7 +80,7 @@ def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
 
 
 def unanswered_episodes_are_scored(subject: Subject) -> None:
-    """Require that the reward scores an episode that was cut off or ran out of turns, and pays it no success."""
+    """Require that the reward scores an episode without an answer, and gives no success if it was cut off."""
     for chair in subject.chairs():
         hint = "; see forfeit" if chair.of and not chair.spec.has_reward else ""
         for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
@@ -127,7 +128,7 @@ def constant_answers_fail(subject: Subject) -> None:
 
 
 def hedged_answers_fail(subject: Subject) -> None:
-    """Require that the right answer amid wrong ones does not succeed."""
+    """Require that an answer which lists the right value among wrong ones does not succeed."""
     for chair in subject.chairs():
         results = []
         for index in range(min(len(chair.spec.tasks), MIN_EPISODES)):
@@ -141,7 +142,7 @@ def hedged_answers_fail(subject: Subject) -> None:
 
 
 def _require_little(chair: Chair, name: str, results: list[tuple[float, float]]) -> None:
-    """Require no success beyond chance, and no reward beyond the ceiling, in the episodes of a cheat."""
+    """Require that a cheat's episodes succeed no more often than by chance, and are paid no more than the ceiling."""
     chance, ceiling = chair.declared("chance", 0.0), chair.declared("ceiling", None)
     count = len(results)
     # Luck may win one of a few episodes, and three standard deviations above its share of many.

@@ -1,6 +1,6 @@
 """Checks of tasks: can they be recorded, told apart, judged and won, and are there enough different ones?
 
-Left out: playing them (`trials`), and answers that must not win (`cheats`).
+Left out: playing them (`trials`), and the answers that must not win (`cheats`).
 """
 
 import inspect
@@ -26,7 +26,8 @@ _FEW = 50
 
 
 def tasks_are_sound(subject: Subject) -> None:
-    """Require that a task is the same whenever it is drawn, can be recorded, and differs from the others."""
+    """Require that a task is the same each time it is drawn, that it can be recorded, and that not all prompts are
+    equal."""
     with subject.opened() as machine:
         spec = machine.spec
         tasks = [spec.task(index) for index in range(min(len(spec.tasks), EPISODES))]
@@ -46,7 +47,8 @@ def tasks_are_sound(subject: Subject) -> None:
 
 
 def splits_disjoint(subject: Subject) -> None:
-    """Require that no prompt is in both splits; note where a split has few prompts or shares worlds."""
+    """Require that no prompt is in both splits. Note if a split has few prompts, or if both splits share values of
+    Task.data."""
     prompts: list[set[str]] = []
     worlds: list[set[str]] = []
     notes: list[str] = []
@@ -75,7 +77,7 @@ def splits_disjoint(subject: Subject) -> None:
 
 
 def _few(split: str, count: int, task_count: int) -> str:
-    """Return the note that says what so few prompts mean for the success rate."""
+    """Return a note: how many different prompts the split has, and what that means for the success rate."""
     message = f"{split} has {count} different prompts in {task_count} tasks"
     if split == "train":
         return f"{message}, few enough to learn by heart: success on train alone then shows nothing"
@@ -135,7 +137,7 @@ def _demonstrated(subject: Subject, chair: Chair) -> bool:
 
 
 def _explain(chair: Chair, task: Task) -> None:
-    """Raise a finding that explains why no task is won by its own answer; Skipped where the reason is unknown."""
+    """Raise a finding that explains why no task is won by its own answer; raise Skipped if the reason is unknown."""
     text, kind = str(task.answer), type(task.answer).__name__
     require(
         isinstance(task.answer, str) or not _wins_as_text(chair, task),
@@ -152,7 +154,7 @@ def _explain(chair: Chair, task: Task) -> None:
 
 
 def _wins_as_text(chair: Chair, task: Task) -> bool:
-    """Return whether the answer wins where the task expects it as text."""
+    """Return whether the task's answer wins if the task holds it as text, not as a number."""
     text = str(task.answer)
     try:
         return _wins(_answered(chair, replace(task, answer=text), text))

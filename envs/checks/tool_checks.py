@@ -19,9 +19,9 @@ from palaestra.errors import UsageError
 
 
 def crashing_is_no_escape(subject: Subject) -> None:
-    """Require that no call ends an episode BROKEN, whatever it does to its tool: the agent would escape its reward.
+    """Require that no arguments of a call end an episode BROKEN: the agent could escape a bad reward by such a call.
 
-    Exceptions other than ToolError are noted, and a tool that does nothing but raise them fails the check.
+    Exceptions other than ToolError are noted. A tool whose every call raises one fails the check.
     """
     notes = []
     for chair in subject.chairs():
@@ -57,7 +57,8 @@ def crashing_is_no_escape(subject: Subject) -> None:
 
 @contextmanager
 def _warned() -> Iterator[list[logging.LogRecord]]:
-    """Yield the warnings about failing tools and toolkits in this block, including those that were logged before."""
+    """Collect the warnings about failing tools and toolkits in this block, including those that are logged only
+    once."""
     log, handler = logging.getLogger("palaestra.envs"), BufferingHandler(sys.maxsize)
     before = log.level, log.propagate
     log.addHandler(handler)

@@ -1,7 +1,7 @@
 """Episodes for the checks of `palaestra check`, played by a demonstrator, a cheat or a fixed script.
 
-An environment with one seat is a game of one: a check takes a Chair, which is a seat of a machine whose other seats are
-played by rule. Left out: the expected results of the episodes (`check`).
+A check plays a Chair: one seat of a machine whose other seats are played by rule. An environment with one seat is taken
+as a game of one. Left out: the expected results of the episodes (`check`).
 """
 
 import time
@@ -72,7 +72,8 @@ class Subject:
 
     @property
     def rule(self) -> TrialRule:
-        """Return the demonstrator; without one, or for a task unknown to it, the last user message is repeated."""
+        """Return a rule that plays as the demonstrator. If there is none, or it does not know the task, the rule
+        repeats the last user message."""
         demonstrate = self.demonstrator
 
         def play(messages: Sequence[Message], rng: np.random.Generator) -> str:
@@ -85,7 +86,7 @@ class Subject:
 
     @contextmanager
     def opened(self, **more: Any) -> Iterator[Machine]:
-        """Open a machine with an author's object of its own, and release it at the end of the block."""
+        """Open a machine with a new object of the author's class, and release it at the end of the block."""
         try:
             machine = open_machine(self.env_id, {**self.options, **more})
         except UsageError as error:
@@ -102,7 +103,7 @@ class Subject:
             release(machine)
 
     def chairs(self) -> Iterator["Chair"]:
-        """Yield each seat in turn, at a machine of its own."""
+        """Yield a Chair for each seat in turn, each with a machine of its own."""
         for seat in self.seats:
             with self.opened() as machine:
                 yield Chair(machine, seat, self.rule)
@@ -133,7 +134,7 @@ class Chair:
         return self.machine.state.problem
 
     def declared(self, name: str, default: Any) -> Any:
-        """Return the class's declared value for this seat, which is one for all seats or one per seat."""
+        """Return the value that the class declares for this seat; the class may declare one value for all seats."""
         value = getattr(self.author, name)
         return value.get(self.seat, default) if isinstance(value, Mapping) else value
 
@@ -141,7 +142,7 @@ class Chair:
         return formats.get(self.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def begin(self, task: int = 0, seed: int = 0, problem: Task | None = None) -> Event:
-        """Open an episode, up to the seat's first turn; raise Broken where it cannot begin."""
+        """Open an episode and return the seat's first event; raise Broken if the episode cannot begin."""
         self.messages = []
         start = Start(task % self.machine.task_count, seed)
         event = self._receive(self._playable.open({None: start}, problem))
@@ -153,7 +154,7 @@ class Chair:
         return self._receive(self._playable.act(None, text))
 
     def leave(self, ending: Ending = Ending.LENGTH_LIMIT, text: str = "") -> Event:
-        """Stop the seat, with the unfinished text of its turn."""
+        """Stop the seat from outside; `text` is its unfinished turn."""
         return self._receive(self._playable.stop(ending, None, text))
 
     def play(self, player: Callable[[list[Message]], str | None], task: int, seed: int) -> Event:
@@ -168,9 +169,10 @@ class Chair:
         raise _endless(task, seed)
 
     def play_by(self, rule: TrialRule, task: int, seed: int, answers: bool = True) -> Event:
-        """Play a whole episode by a rule, which writes calls as demonstrators do; without `answers` it never answers.
+        """Play a whole episode by a rule and return its end. Without `answers`, the seat is stopped in place of its
+        answer.
 
-        Its random numbers are those that it has in an arena.
+        The rule writes calls in the demonstrators' format; its random numbers are the same as in an arena.
         """
         start = Start(task % self.machine.task_count, seed)
 
@@ -188,13 +190,13 @@ class Chair:
 
 
 def require_unbroken(event: Event) -> None:
-    """Raise Broken where the infrastructure failed the episode."""
+    """Raise Broken if the episode ended BROKEN, by a failure of the infrastructure."""
     if event.ending is Ending.BROKEN:
         raise Broken(event.fault)
 
 
 def play_together(subject: Subject, count: int, rule: TrialRule, first: int = 0) -> dict[tuple[int, Seat], Event]:
-    """Play `count` episodes at once, a rule in every seat, and return how each ends by number and seat."""
+    """Play `count` episodes at once, with the rule in every seat; return the last events by (number, seat)."""
     places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
     opened = arena(subject.env_id, len(places), **subject.options)
     messages_by_place: list[list[Message]] = [[] for _ in places]
@@ -227,7 +229,8 @@ def _endless(task: int, seed: int) -> EnvironmentDefect:
 
 
 def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
-    """Return success and reward of a cheat's episodes; fewer episodes where the tools that it calls are slow."""
+    """Return success and reward of each of a cheat's episodes. If they take long, there are fewer, but MIN_EPISODES at
+    least."""
     results: list[tuple[float, float]] = []
     until = time.monotonic() + CHEAT_SECONDS
     while len(results) < EPISODES and (len(results) < MIN_EPISODES or time.monotonic() < until):
@@ -237,14 +240,14 @@ def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
 
 
 def successes(chair: Chair, rule: TrialRule, episodes: int = EPISODES) -> Iterator[float]:
-    """Yield the success of episodes with different tasks, without tasks that are unknown to the rule."""
+    """Yield the success of episodes with different tasks; tasks that the rule does not know are left out."""
     for number in range(episodes):
         with suppress(UnknownTask):
             yield chair.play_by(rule, number, number).parts["success"]
 
 
 def scripted(chair: Chair, rule: TrialRule, task: int, seed: int) -> dict[str, Any]:
-    """Play a fixed script and return its events by step: by rule, each tool, a turn of bad calls, and an answer."""
+    """Play a fixed script and return its results by step: an episode by rule, each tool, bad calls, and an answer."""
     original = deepcopy(chair.spec.task(task % chair.machine.task_count))
     event = chair.play_by(rule, task, seed)
     require_untouched(original, chair.problem)
@@ -276,7 +279,7 @@ def _event_summary(event: Event) -> dict[str, Any]:
 
 
 def require_untouched(original: Task, task: Task) -> None:
-    """Require that a task did not change as it was played: later episodes and records hold it too."""
+    """Require that playing a task did not change it: later episodes and records hold the same object."""
     problem = "a task is changed as it is played, for later episodes and records too; copy it first"
     require_same(original.data, task.data, "Task.data", problem)
     require_same(original.answer, task.answer, "Task.answer", problem)

@@ -1,1 +1,1 @@
-"""The environment contract: short files, no environment among them."""
+"""Core of all environments: the classes that an author extends, and the machine that plays an episode."""

@@ -1,8 +1,9 @@
-"""ToolEnv: what the author of an environment writes: limits, toolkits, problems, a reward, and tools as methods.
+"""ToolEnv, the base class of environments: its author declares limits and toolkits, and writes tasks, a reward and
+tools.
 
-An instance is never played itself: each episode gets a shallow copy of it (`self` in tools, `reward` and `rounds`), so
-what a constructor sets is shared by all episodes, and what an episode sets dies with it. Left out: the machine that
-plays it (`machine`), Gymnasium's face (`envs.arena.text_env`), and the checks of what is declared (`declared`).
+No episode runs on the author's object itself: each gets a shallow copy of it (`self` in tools, `reward` and `rounds`).
+So all episodes share what a constructor sets, and what an episode sets is lost at its end. Left out: playing an episode
+(`machine`), Gymnasium's interface (`envs.arena.text_env`), and the checks of declared values (`declared`).
 """
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -29,7 +30,7 @@ Rounds = Generator[Mapping[str, str], "Replies", Rewards | None]
 
 
 class Replies(dict[str, str | None]):
-    """Replies of the seats asked in a round, by seat; None for a seat that gave none in its turns."""
+    """Replies of the seats that a round asked, by seat; None for a seat that used up its turns without a reply."""
 
     world: Mapping[str, Any]
     """Final states that toolkits declare after this round (`Toolkit.final`)."""
@@ -86,10 +87,11 @@ class ToolEnv:
         check_class(cls, ToolEnv)
 
     def __init__(self, split: str = "train", tasks: str | None = None, format: str | None = None) -> None:
-        """`tasks` names a file of tasks to play instead of the environment's own.
+        """`tasks` is the path of a file of tasks to play instead of the environment's own; None plays its own.
 
-        `split` is train or eval, or `all` of a file: a test that was published whole. `format` is the dialect in which
-        calls are read, in place of the class's. An `__init__` of a subclass hands on what it takes of these.
+        `split` is "train" or "eval"; if `tasks` is given, also "all", the whole file. `format` replaces the class's
+        format of calls; None keeps that one. An `__init__` of a subclass calls this one with those of these arguments
+        that it accepts.
         """
         check_split_of(split, tasks)
         self.split, self._tasks_file = split, tasks
@@ -100,7 +102,7 @@ class ToolEnv:
         return f"<{type(self).__name__} {self.split}>"
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Draw a problem. All its randomness comes from `rng`."""
+        """Draw a problem; take all randomness from `rng`."""
         raise EnvironmentDefect(f"{type(self).__name__} has no problems: write task(self, rng) or task_set(split)")
 
     def task_set(self, split: str) -> Sequence[Task]:
@@ -108,47 +110,50 @@ class ToolEnv:
         return ProceduralTasks(self.task, type(self).__qualname__, split)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Return the problems in a file with columns that the environment knows; None for any other file."""
+        """Return the problems in a file if the environment knows its columns; None for any other file."""
         return None
 
     def reward(self, attempt: Attempt) -> RewardResult | Awaitable[RewardResult]:
-        """A float is `success`; a dict names declared parts. `attempt.answer` is None when none was given.
+        """Return the reward of an attempt: a float is `success`, a dict holds the values of declared parts by name.
 
-        Write it as an `async def` where a judge has to be asked. In a game it is asked for each seat
-        (`attempt.seat`); a game without one lets `rounds` return every seat's reward.
+        `attempt.answer` is None if the agent gave no answer. Write `async def reward` if it must ask a judge. In a game
+        it is called for each seat (`attempt.seat`); in a game without a `reward`, `rounds` returns every seat's reward.
         """
         raise EnvironmentDefect(f"{type(self).__name__} has no reward: define reward(self, attempt)")
 
     def final(self) -> Mapping[str, Any]:
-        """What of this episode's final state the reward may see, as plain data: it becomes `attempt.final`.
+        """Return what the reward may see of the episode's final state, as plain data: it becomes `attempt.final`.
 
-        Toolkits have a `final` too; all of them together are one mapping. It may be an `async def`.
+        Toolkits have a `final` too; the results of all are merged into one mapping. It may be an `async def`.
         """
         return {}
 
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
-        """The course of a game: yield {seat: text} to ask one seat or several, and be sent their `Replies`.
+        """Run a game: yield {seat: text} to ask one or several seats; the `yield` returns their `Replies`.
 
-        It returns every seat's reward, unless the game has a `reward`. `rng` is its own randomness, from the seed.
+        At the end return every seat's reward, unless the game has a `reward`. `rng` is seeded by the episode's seed and
+        task.
         """
         raise EnvironmentDefect(f"{type(self).__name__} has no course: write the generator rounds(self, task, rng)")
 
     def forfeit(self, culprit: str) -> Rewards:
-        """What each seat of a game gets where `culprit` could not go on; one that is not named gets 0 in every part."""
+        """Return each seat's reward after `culprit` could not continue. A seat that is not named gets 0 in every part
+        of the reward."""
         return {}
 
     def explain(self, attempt: Attempt) -> str | Awaitable[str]:
-        """Return what a person reads beside the parts of a reward; by default the explanation of a declared object.
+        """Return a text that explains the reward to a person; by default that of the `reward` object's own `explain`,
+        or "".
 
-        `palaestra play` alone calls it: it may run a grader again, may be an `async def` like `reward`, and may name
-        what no agent must see, since no observation, info or record holds it.
+        Only `palaestra play` calls it. It may run a grader again, may be an `async def` like `reward`, and may name
+        what no agent must see: no observation, info or record holds the text.
         """
         explained: Callable[[Attempt], str | Awaitable[str]] | None = getattr(self.reward, "explain", None)
         return explained(attempt) if explained is not None else ""
 
     @property
     def rng(self) -> np.random.Generator:
-        """The episode's own randomness, from its seed; the task does not depend on it."""
+        """Random generator of the episode, seeded by its seed; the task does not depend on it."""
         if self._rng is None:  # Made when it is first asked for: most environments never do.
             self._rng = seeding.np_random(self._seed)[0]
         return self._rng
@@ -159,11 +164,11 @@ class Game(ToolEnv):
 
         def rounds(self, task, rng):
             said = yield {"solver_0": task.prompt}                    ask one seat, or several at once
-            ...                                                       said["solver_0"] is its answer, None without one
+            ...                                                       said["solver_0"] is its reply, None without one
             return {"solver_0": 1.0, "critic_0": {"success": 0.0}}    every seat's reward
 
-    A turn with calls runs the seat's tools and the seat goes on; a turn without a call is what it says. Everything a
-    seat writes is legal.
+    After a turn with calls, the tools run and the seat takes another turn; a turn without a call is its reply. Any text
+    is a legal turn.
     """
 
     max_turns = 4

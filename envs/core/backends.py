@@ -1,6 +1,6 @@
-"""Opens a service by its backend's name: a sandbox, an index, a browser. Equal requests of a process share one service.
+"""Opens a service (a sandbox, an index or a browser) by the name of its backend. Equal requests of a process share one.
 
-There is no fall-back: an unknown backend or option is an error that names the known ones. Left out: the services.
+An unknown backend or option raises an error with the known names; no other is tried. Left out: the services.
 """
 
 import atexit
@@ -20,13 +20,14 @@ ServiceT = TypeVar("ServiceT")
 
 
 class Backends(Generic[ServiceT]):
-    """The backends of one kind of service. A service has `close()`."""
+    """The backends of one kind of service, by name. Every service has a method `close()`."""
 
     also = ""
     """Words put before the names of the backends in errors, for other values that are accepted."""
 
     def __init__(self, kind: str, opener: str, table: Mapping[str, str]) -> None:
-        """`kind` and `opener` stand in errors: what one is called, what users call. The table says "module:Class"."""
+        """`kind` (the word for one service) and `opener` (the function that users call) appear in errors. `table` has
+        "module:Class" for each backend's name."""
         self.kind, self.opener, self.table = kind, opener, table
         self._shared: dict[tuple[str, str], ServiceT] = {}
         self._lock = threading.Lock()
@@ -52,7 +53,7 @@ class Backends(Generic[ServiceT]):
         return service_class(**options)
 
     def shared(self, backend: str, **options: Any) -> ServiceT:
-        """Return the process's shared service of this backend and these options. It closes with the process."""
+        """Return the process's shared service of this backend and these options. It is closed when the process ends."""
         key = (backend, repr(sorted(options.items())))
         with self._lock:
             if key not in self._shared:

@@ -1,10 +1,10 @@
-"""Snapshots of an episode between two turns, and branches that continue from one, of one seat or of several.
+"""Snapshots of an episode between two turns, and branches that continue from a snapshot, with one seat or several.
 
-A snapshot holds all that an episode has changed: messages and calls, generators, what tools have set on `self`, and the
-state of every toolkit. It is copied deeply when it is taken and when it is restored, in one piece, so that branches
-share nothing and references to the same object (a generator that a tool keeps) stay references to one object. It does
-not hold what a constructor has set, which all episodes share. The rounds of a game are run again with the recorded
-replies (`course`); no tool runs twice.
+A snapshot holds all that an episode has changed: messages and calls, random generators, attributes that tools set on
+`self`, and the state of every toolkit. It is copied deeply as a whole when it is taken and when it is restored. So
+branches share nothing, and two references to one object (such as a generator that a tool keeps) still refer to one
+object. It does not hold what a constructor set, because all episodes share that. The rounds of a game are run again
+with the recorded replies (`course`); no tool runs twice.
 
 Left out: choosing where to branch.
 """
@@ -53,7 +53,7 @@ class Snapshot:
 
 
 def take(machine: Machine) -> Snapshot:
-    """Return a snapshot of the running episode, between two turns."""
+    """Return a snapshot of the running episode; raise UsageError in the middle of a turn, or if it cannot be copied."""
     state, name = machine.state, machine.spec.owner
     if state is None or state.endings is not None:
         raise UsageError(f"snapshot: no episode of {name} runs; call reset (or open) first")
@@ -78,7 +78,7 @@ def take(machine: Machine) -> Snapshot:
 
 
 def put(machine: Machine, snapshot: Snapshot) -> Events:
-    """Restore a snapshot into the machine, discard a running episode, and return the events of the seats to move."""
+    """Discard the machine's episode, restore a snapshot, and return the events of the seats whose turn it is."""
     if not isinstance(snapshot, Snapshot) or snapshot.author is not type(machine.spec.author):
         raise UsageError(f"restore: found {snapshot!r}; expected a Snapshot of {machine.spec.owner}")
     machine.discard()
@@ -107,7 +107,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
 
 
 def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:
-    """Return `count` machines in the present state of this one; `own_noise` gives each its own random stream."""
+    """Return `count` new machines with copies of this one's episode; `own_noise` gives each its own random stream."""
     if count < 1:
         raise UsageError(f"fork({count}); expected at least 1")
     snapshot = take(machine)
@@ -147,7 +147,7 @@ def _reseed(child: Machine, index: int, turns: int) -> None:
 
 
 def _changed(machine: Machine, state: EpisodeState) -> Mapping[str, Any]:
-    """Return the attributes that the episode has set on its object, without those of the constructor."""
+    """Return the attributes that the episode has set on its object, without those that the constructor set."""
     author = vars(machine.spec.author)
     return {
         name: value
@@ -157,7 +157,7 @@ def _changed(machine: Machine, state: EpisodeState) -> Mapping[str, Any]:
 
 
 def _themselves(machine: Machine, problem: Task) -> dict[int, Any]:
-    """Return a memo for deepcopy that leaves constants, and objects that all episodes share, uncopied."""
+    """Return a memo with which deepcopy does not copy the problem, nor the objects that all episodes share."""
     return {id(shared): shared for shared in (problem, machine.spec.author, *vars(machine.spec.author).values())}
 
 

@@ -1,7 +1,7 @@
-"""One tool call: from the agent's text, over the check of its arguments, to the text of its result.
+"""One tool call: the check of its arguments, running the tool, and the text of the result.
 
-Three cases are kept apart: a mistake of the agent and a failure of a tool are results that the agent sees, only
-`Broken` is a fault of the infrastructure. Left out: threads, deadlines and retries (`envs.running`).
+If the agent makes a mistake or a tool fails, the agent sees an error text. Only `Broken` is a failure of the
+infrastructure. Left out: threads, deadlines and retries (`envs.running`).
 """
 
 import logging
@@ -32,7 +32,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Prepared:
-    """A call that is ready to run."""
+    """A call that is ready to run: its tool exists, and its arguments are checked."""
 
     __slots__ = ("arguments", "owner", "tool", "values", "written")
 
@@ -122,8 +122,8 @@ class Prepared:
 
 
 def clip_call(call: Call, max_shown: int, max_recorded: int) -> Call:
-    """Return a call as it is recorded: its text as the agent sees it, and up to `max_recorded` characters of it for the
-    reward."""
+    """Return a call with its text cut to `max_shown` characters for the agent. If it was longer, `result` keeps up to
+    `max_recorded` characters of it for the reward."""
     text = call.text
     return replace(
         call,
@@ -145,7 +145,8 @@ def prepare(
     default: Any,
     eager: bool = True,
 ) -> Prepared | Call:
-    """Look up the tool and check the arguments. A tool that only computes runs in place, if `eager`."""
+    """Look up the tool and check the arguments; return the call, ready to run, or its record if it was refused. With
+    `eager`, run a tool that only computes in place, and return its record."""
     if isinstance(item, CallParseError):
         return refused("", _NONE, item.text)
     name, written = item.name, item.arguments
@@ -167,7 +168,7 @@ def prepare(
 
 
 def _run_without_waiting(coroutine: Any) -> Any:
-    """Return the result of an `async def` that never waits."""
+    """Return the result of an `async def` that never waits; raise Broken if it waits."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -177,7 +178,7 @@ def _run_without_waiting(coroutine: Any) -> Any:
 
 
 def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
-    """Return a function that runs a tool by its name in another process, given its timeout in seconds."""
+    """Return a function that runs the described call in this worker process; its argument is the timeout in seconds."""
     function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
     tool = make(function, data["attribute"], data["owner"])
     values = tool.validate(data["arguments"])
@@ -210,7 +211,7 @@ def clean(text: str) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Return at most `limit` characters of a text, without lone surrogates (`cut`)."""
+    """Return at most `limit` characters of a text, shortened by `cut`, without lone surrogates."""
     if not text.isascii():
         text = clean(text)
     return cut(text, limit)

@@ -1,7 +1,7 @@
-"""The rounds of a game, run by the author's generator, and the messages between them and the seats.
+"""The rounds of a game: a Course runs the author's generator `rounds`, sends it replies, and returns its questions.
 
-A generator cannot be copied, so the recorded replies are sent to a new one; no tool runs twice. Left out: turn order,
-tools and rewards (`machine`).
+A generator cannot be copied, so a copy of a game sends the recorded replies to a new generator; no tool runs twice.
+Left out: the order of turns, tools and rewards (`machine`).
 """
 
 import logging
@@ -20,7 +20,7 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 class Finished(Exception):
-    """Raised when the rounds are over; its argument is what they returned."""
+    """Raised when the rounds are over; its argument is the value that `rounds` returned."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Round:
 
 
 class Course:
-    """The rounds of one game."""
+    """The rounds of one game: the author's generator, and what it asked and was answered."""
 
     __slots__ = ("generator", "play", "replies", "rng", "rounds", "seeds", "task")
 
@@ -58,7 +58,8 @@ class Course:
         return tuple(past.world for past in self.rounds if past.world is not None)
 
     def ask(self, world: Mapping[str, Any] | None = None) -> Mapping[str, str]:
-        """Send the replies of a finished round, and return the next questions. Raises Finished at the end."""
+        """Send the replies and the `world` of a finished round to the generator, and return its next questions by seat.
+        Raise Finished when there are none."""
         owner, replies = type(self.play).__name__, None
         if self.rounds:
             past = self.rounds[-1]
@@ -87,7 +88,7 @@ class Course:
             log.warning("%s.rounds did not end: %s: %s", type(self.play).__name__, type(error).__name__, error)
 
     def reseed(self, seed: int) -> None:
-        """Seed `rng` in place, because the rounds hold it."""
+        """Seed `rng` in place, because the author's generator holds it."""
         bits = self.rng.bit_generator
         bits.state = type(bits)(seed).state
         self.seeds[len(self.rounds)] = seed
@@ -100,7 +101,7 @@ class Course:
         return twin
 
     def replayed(self, play: ToolEnv, seed: int, index: int) -> "Course":
-        """Return a new course in the present state of this one; raise UsageError if its rounds ask something else."""
+        """Return a new course in the state of this one; raise UsageError if its repeated rounds ask other questions."""
         twin = Course(play, self.task, seed, index)
         world = None
         for number, past in enumerate(self.rounds):

@@ -48,7 +48,7 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_class(cls: Any, base: type) -> None:
-    """Refuse a class with invalid declarations; `base` is ToolEnv."""
+    """Raise EnvironmentDefect if a class declares invalid values; `base` is ToolEnv."""
     check_attributes(cls, cls._tools, base)
     check_declared(cls.__name__, cls.parts)
     check_values(cls)
@@ -59,7 +59,7 @@ def check_class(cls: Any, base: type) -> None:
 
 
 def check_values(owner: Any) -> None:
-    """Refuse a class, or one of its instances, with invalid values."""
+    """Raise EnvironmentDefect if a class, or an instance of it, has an invalid value."""
     kind: Any = owner if isinstance(owner, type) else type(owner)
     for name in (*_RULES, *_BY_SEAT):
         # The value of a property depends on the options, and may be slow to compute.
@@ -80,7 +80,7 @@ def check_values(owner: Any) -> None:
 
 
 def check_split_of(split: str, tasks: Any) -> None:
-    """Refuse a split that does not exist, and a `tasks` that is not the path of a file of tasks."""
+    """Raise UsageError for a split that does not exist, and for a `tasks` that is not the path of a file of tasks."""
     if tasks is not None and not isinstance(tasks, str):  # Gymnasium's spec is JSON.
         raise UsageError(f"tasks is a {type(tasks).__name__}; expected the path of a file of tasks, as str(path)")
     if split == WHOLE and tasks is None:
@@ -90,7 +90,7 @@ def check_split_of(split: str, tasks: Any) -> None:
 
 
 def _check_seats(cls: Any, tools: Mapping[str, Any]) -> None:
-    """Check that a game has at least two different seats and names no others, and that other classes name none."""
+    """Check that a game has at least two different seats and names no others, and that no other class names a seat."""
     if cls.seats and (len(cls.seats) < 2 or len(set(cls.seats)) < len(cls.seats)):
         raise EnvironmentDefect(f"{cls.__name__}.seats is {cls.seats!r}; expected at least two different names")
     for name in _BY_SEAT:

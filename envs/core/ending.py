@@ -1,6 +1,6 @@
 """The result of an episode for each seat: its ending and fault, the declared final state, and the reward.
 
-Left out: parts and ranges of a reward (`scoring`), and when all this happens (`machine`).
+Left out: the check of a reward's parts and ranges (`scoring`), and the order of these steps (`machine`).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ JudgedSeat = tuple[Seat, Attempt, Any]
 
 
 def blame(seat: Seat, culprit: Seat, ending: Ending, fault: str) -> tuple[Ending, str]:
-    """Return ending and fault of a seat where `culprit` stopped the game. A seat with a fault is never trained on."""
+    """Return a seat's ending and fault after `culprit` stopped the game. Seats with a fault are not trained on."""
     if seat == culprit:
         return ending, ""
     return Ending.TURN_LIMIT, fault or f"{culprit} could not go on: {ending}"
@@ -36,7 +36,8 @@ def blame(seat: Seat, culprit: Seat, ending: Ending, fault: str) -> tuple[Ending
 def stopped(
     spec: Spec, state: EpisodeState, ending: Ending, culprit: Seat, fault: str
 ) -> dict[Seat, tuple[Ending, str]]:
-    """Return every seat's ending where one could not continue; a game's `forfeit` gives the rewards."""
+    """Return every seat's ending and fault after `culprit` could not continue. In a game without a `reward`, also store
+    the rewards that its `forfeit` returns."""
     if not spec.solo and not spec.has_reward:
         forfeit = state.play.forfeit(culprit) if culprit is not None else {}
         state.returned = {seat: forfeit.get(str(seat), {"success": 0.0}) for seat in state.seats}
@@ -44,7 +45,8 @@ def stopped(
 
 
 def finished(spec: Spec, state: EpisodeState, returned: Any) -> dict[Seat, tuple[Ending, str]]:
-    """Return every seat's ending after the rounds of a game are over; the rounds return the rewards."""
+    """Return every seat's ending and fault after the last round. In a game without a `reward`, also store the rewards
+    that its rounds returned."""
     if not spec.has_reward:
         if not isinstance(returned, Mapping) or set(returned) != set(state.seats):
             raise EnvironmentDefect(
@@ -58,9 +60,9 @@ def finished(spec: Spec, state: EpisodeState, returned: Any) -> dict[Seat, tuple
 
 
 def merged_final(owner: str, takers: Takers, finals: Sequence[Any]) -> Mapping[str, Any]:
-    """Merge what environment and toolkits declare of their state into one mapping of plain data, a copy of its own.
+    """Merge the final states that the environment and its toolkits declare into one new mapping of plain data.
 
-    Names declared by a toolkit that each seat has for itself are keyed by seat.
+    If each seat has its own instance of a toolkit, the value of each name in its state is a mapping by seat.
     """
     merged: dict[str, Any] = {}
     by_seat: dict[str, type] = {}
@@ -86,7 +88,7 @@ def merged_final(owner: str, takers: Takers, finals: Sequence[Any]) -> Mapping[s
 def compute_rewards(spec: Spec, state: EpisodeState) -> tuple[Sequence[JudgedSeat], Sequence[Work]]:
     """Return every seat with its reward, and the jobs of rewards that must be awaited.
 
-    An exception of an author's reward is stored: it is raised again at the end.
+    An exception of the author's reward is stored; it is raised after the toolkits are closed.
     """
     rewards: list[JudgedSeat] = []
     waits: list[Work] = []
@@ -112,7 +114,7 @@ def compute_rewards(spec: Spec, state: EpisodeState) -> tuple[Sequence[JudgedSea
 
 
 def last_events(spec: Spec, state: EpisodeState, rewards: Iterable[JudgedSeat]) -> Events:
-    """Return the ending of every seat, once its reward is known; BROKEN where a judge did not answer."""
+    """Return the last event of every seat, with its reward; all seats are BROKEN if a judge did not answer."""
     endings = state.endings
     assert endings is not None
     if state.broken:

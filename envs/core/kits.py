@@ -1,7 +1,7 @@
-"""The toolkits of one machine: made when its first episode begins, kept for the next ones, dropped while in use.
+"""The toolkits of one Machine: made when its first episode begins, and kept for the next episodes.
 
-Each method runs a step in place, or returns the Work that runs it. Left out: when (`machine`), and the base class of
-toolkits (`toolkit`).
+If an episode is dropped while its toolkits may be in use, the next one gets new toolkits. Each method runs a step in
+place, or returns the Work that runs it. Left out: the order of steps (`machine`), and the toolkits' base (`toolkit`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
 
 
 class Kits:
-    """Toolkits of a machine, each with the seat that it belongs to; None where all seats share it."""
+    """Toolkits of a machine, each with the seat that it belongs to; the seat is None if all seats share the toolkit."""
 
     __slots__ = ("instances", "spec")
 
@@ -53,7 +53,8 @@ class Kits:
         }
 
     def start(self, at: int, state: EpisodeState, dropped: Callable[[], bool], eager: bool) -> Work | None:
-        """Start one toolkit, in place if it only computes. If the episode is dropped meanwhile, close it again."""
+        """Start toolkit number `at`. Run it in place and return None if it only computes; otherwise return the job. If
+        the episode was dropped before the start ended (`dropped()` is true), the job also closes the toolkit."""
         _, kit = self.make()[at]
         mode = mode_of(kit, "start")
         run = partial(kit.start, state.problem, state.play.rng)
@@ -64,11 +65,11 @@ class Kits:
         return self._work(kit, "start", mode, partial(start, kit, run, dropped))
 
     def declaring(self) -> list[tuple[Seat, Any]]:
-        """Return the toolkits that override `final`."""
+        """Return the toolkits that override `final`, each with its seat."""
         return [(seat, kit) for seat, kit in self.instances or () if type(kit).final is not Toolkit.final]
 
     def finals(self, takers: Sequence[tuple[Seat, Any]], eager: bool) -> list[Work]:
-        """Return the jobs that call `final` of these takers; none if all of them only compute."""
+        """Return the jobs that call `final` of these takers; [] if all only compute: the caller then calls them."""
         modes = [
             mode_of(taker, "final")
             if isinstance(taker, Toolkit) or iscoroutinefunction(taker.final)
@@ -80,7 +81,7 @@ class Kits:
         return [self._work(taker, "final", mode, taker.final) for (_, taker), mode in zip(takers, modes, strict=True)]
 
     def close(self, eager: bool) -> list[Work]:
-        """Close in place what only computes, and return the jobs that close the others."""
+        """Close in place the toolkits that only compute, and return the jobs that close the others."""
         works = []
         for _, kit in self.instances or ():
             mode = mode_of(kit, "close")
@@ -91,9 +92,11 @@ class Kits:
         return works
 
     def give_up(self, in_use: bool, closing: bool = False) -> list[Pending]:
-        """Close the toolkits of a dropped episode. The returned jobs run aside; the next episode creates new toolkits.
+        """Close the toolkits of a dropped episode, and return the jobs for that, which nobody has to wait for.
 
-        With `closing`, toolkits that only compute are closed already, and the others may not have finished closing.
+        The toolkits are kept only if all of them just compute and no job uses them (`in_use`); else the next episode
+        makes new ones. `closing` means that those that only compute are closed already, and the others may still be
+        closing.
         """
         modes = [(kit, mode_of(kit, "close")) for _, kit in self.instances or ()]
         if not in_use and all(mode is WorkMode.INLINE for _, mode in modes):
@@ -105,7 +108,8 @@ class Kits:
         return [Pending(works, Expected("closing", None))] if works else []
 
     def closed(self, where: str, works: Sequence[Work]) -> None:
-        """Log toolkits that failed to close. If one is late, drop all, so that the next episode creates new ones."""
+        """Log toolkits that failed to close. If one is late, drop all of them, so that the next episode creates new
+        ones."""
         warn_late(where, works)
         if any(work.late for work in works):
             self.instances = None
@@ -127,7 +131,8 @@ def _start_or_close(kit: Toolkit, start: Callable[[], None], dropped: Callable[[
 async def _start_or_close_async(
     kit: Toolkit, start: Callable[[], Awaitable[None]], dropped: Callable[[], bool]
 ) -> None:
-    """Start on the event loop. A cancelled start may have blocked the loop until it was done, so it is closed here."""
+    """Start a toolkit on the event loop. If the episode was dropped meanwhile, close the toolkit in a thread of its
+    own."""
     await start()
     if dropped():
         threading.Thread(target=_close, args=(kit,), name="palaestra-close", daemon=True).start()

@@ -1,14 +1,14 @@
-"""The episode machine: plays one episode after another, of one seat or of several, and never waits.
+"""Machine: plays one episode after another, of one seat or of several, and never waits for a job.
 
     FREE -open-> [start of toolkits] -> ASKED -act-> [calls] -> ASKED ...           [ ] = a Pending; skipped where empty
                                           |  answer, Done, turn limit, stop, end of rounds
                                           v
                                        [final state] -> [verdicts and closings] -> OVER        a game, after each round:
-    any late job, and Broken: OVER with BROKEN; toolkits close aside                           [world] -> rounds
+    any late job, and Broken: OVER with BROKEN; cleanup in `aside`                             [world] -> rounds
 
-Each step returns a Reply: events by seat, or a Pending, whose jobs must be run before `resume`. Work that only computes
-is done in place. Left out: running jobs (`envs.running`), slots of seats (`envs.arena`), token budgets (the agent's
-side), and any reward term that needs tokens.
+Each step returns a MachineReply: events by seat, or a Pending, whose jobs must run before `resume`. Work that only
+computes is done in place. Left out: running jobs (`envs.running`), slots of seats (`envs.arena`), token budgets (the
+agent's side), and reward terms that need tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ MachineReply = Events | Pending
 
 
 class Machine:
-    """One episode at a time. It may be used by one thread only."""
+    """Player of one author's object: it runs one episode at a time. Only one thread may use it."""
 
     __slots__ = ("aside", "eager", "inline", "kits", "seats", "spec", "state")
 
@@ -76,7 +76,7 @@ class Machine:
         return self._start(state, 0) if spec.has_kits else self._first_events(state)
 
     def act(self, seat: Seat, text: str) -> MachineReply:
-        """Take a turn of a seat that is to move. A turn without a call is its answer."""
+        """Take a turn of a seat whose turn it is. A turn without a call is its answer."""
         state = self.state
         if state is None or state.endings is not None:
             raise not_open(state, "step")
@@ -136,9 +136,9 @@ class Machine:
         return self._set_final(state, role, expected.items, lambda: [work.outcome() for work in pending.works])
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
-        """End the episode from outside. The culprit's unfinished text is recorded, never taken for an answer.
+        """End the episode from outside. `text`, an unfinished turn of the culprit, is recorded, but is no answer.
 
-        The culprit gets `ending`; the others get that of seats without blame. While calls run, it ends after them.
+        The culprit gets `ending`, other seats TURN_LIMIT; BROKEN is for all. If jobs run, the episode ends after them.
         """
         state = self.state
         if state is None or (state.endings is not None and not state.out):
@@ -158,7 +158,7 @@ class Machine:
         return self._end(state, outcome.stopped(self.spec, state, Ending(ending), culprit, fault))
 
     def discard(self) -> None:
-        """Drop the running episode without a reward. Toolkits that may wait, or that may be in use, close aside."""
+        """Drop the running episode without a reward. Jobs in `aside` close toolkits that may wait or may be in use."""
         state, self.state = self.state, None
         if state is None:
             return
@@ -171,7 +171,7 @@ class Machine:
     """Closing is the same as discarding: only closed toolkits are kept beyond an episode."""
 
     def _start(self, state: EpisodeState, place: int) -> MachineReply:
-        """Start toolkits one after the other, because they draw from one generator."""
+        """Start the toolkits from number `place` on, one after another, because they share one random generator."""
         try:
             for at in range(place, len(self.kits.make())):
                 work = self.kits.start(at, state, lambda: self.state is not state or bool(state.endings), self.eager)
@@ -183,7 +183,7 @@ class Machine:
         return self._first_events(state)
 
     def _not_started(self, state: EpisodeState, error: BaseException) -> MachineReply:
-        """Break the episode: the agent has not acted yet, so it is not to blame. A permanent error is raised."""
+        """End the episode BROKEN after a failed start. Raise an error that the next episode would meet too."""
         if is_permanent(error):
             self.discard()
             raise error
@@ -225,7 +225,7 @@ class Machine:
         return {seat: dialogue.event()}
 
     def _replied(self, state: EpisodeState, seat: Seat, dialogue: Dialogue, reply: str | None) -> MachineReply:
-        """Record the final reply of a seat, or that it has used up its turns."""
+        """Record the final reply of a seat; None if it has used up its turns without one."""
         dialogue.answer, dialogue.left = reply, 0
         if state.course is None:
             return self._end(state, outcome.UNANSWERED if reply is None else outcome.ANSWERED)
@@ -236,7 +236,7 @@ class Machine:
         return self._declared(state, "world") or self._ask(state)
 
     def _ask(self, state: EpisodeState, world: Mapping[str, Any] | None = None) -> MachineReply:
-        """Run the rounds of a game to the next question, or to the end."""
+        """Run the rounds of a game until they ask the next seats for a text, or until they end."""
         assert state.course is not None
         try:
             asks = state.course.ask(world)
@@ -257,8 +257,8 @@ class Machine:
         return self._declared(state, "final") or self._judge(state)
 
     def _break(self, state: EpisodeState, fault: str, in_use: bool = False) -> MachineReply:
-        """End the episode BROKEN: the infrastructure failed. Toolkits that are `in_use`, by jobs that are late or have
-        not come back, close aside, and new ones are made."""
+        """End the episode BROKEN: the infrastructure failed. If toolkits are `in_use` by jobs that are late or still
+        run, jobs in `aside` close them, and the next episode makes new ones."""
         in_use = in_use or bool(state.out)
         state.break_off(fault)
         if not in_use:
@@ -268,7 +268,7 @@ class Machine:
         return state.broken_events()
 
     def _declared(self, state: EpisodeState, role: str) -> MachineReply | None:
-        """Take what the environment and its toolkits declare of their state; return None where none declares any."""
+        """Collect the states that the environment and its toolkits declare with `final`; return None without any."""
         takers = self.kits.declaring()
         if self.spec.own_final:
             takers.insert(0, (None, state.play))
@@ -281,7 +281,7 @@ class Machine:
     def _set_final(
         self, state: EpisodeState, role: str, takers: outcome.Takers, finals: Callable[[], Sequence[Any]]
     ) -> MachineReply:
-        """Store the declared final state, and continue a game's rounds, or compute the rewards."""
+        """Store the declared state; then continue a game's rounds if `role` is "world", else compute the rewards."""
         try:
             state.final = outcome.merged_final(self.spec.owner, takers, finals())
         except Broken as error:

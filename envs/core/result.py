@@ -1,4 +1,4 @@
-"""Results of tools: the text that ends an episode, and the JSON of what is not a text.
+"""Results of tools: `Done`, a text that ends the episode, and JSON for results that are not text.
 
 Left out: cutting a long text, and error texts for the agent (`envs.core.calls`).
 """
@@ -30,7 +30,8 @@ class Done(str):
 
 
 def as_json(tool: str, result: Any) -> str:
-    """Return a result that is not a text as JSON; an EnvironmentDefect names the tool if JSON cannot hold it."""
+    """Return a result that is not a text as JSON. If JSON cannot hold it, raise an EnvironmentDefect that names the
+    tool."""
     try:
         return json.dumps(result, default=_in_json, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -41,7 +42,7 @@ def as_json(tool: str, result: Any) -> str:
 
 
 def as_received(written: Any, value: Any) -> Any:
-    """Return a converted argument as plain data: as written if nothing changed, models as dicts, dates as text."""
+    """Return a checked argument as plain data: as written if nothing changed, else models as dicts, dates as text."""
     if value is written:
         return written
     try:

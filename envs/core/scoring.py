@@ -1,4 +1,4 @@
-"""Reward parts: what an environment declares, and the check of what its `reward` returned.
+"""Reward parts: their declaration by an environment, and the check of the value that its `reward` returned.
 
 Left out: terms that need tokens or training state (length penalties, tool bonuses); those are the trainer's.
 """
@@ -29,7 +29,7 @@ def is_number(value: Any) -> bool:
 
 
 def check_declared(owner: str, parts: Mapping[str, RewardPart]) -> None:
-    """Refuse declarations that no reward can satisfy, when the class is defined."""
+    """Raise EnvironmentDefect for declared parts that no reward can satisfy, when the class is defined."""
     if "success" not in parts:
         raise EnvironmentDefect(f"{owner}.parts has no 'success'; declare it with 'success': RewardPart()")
     for name, part in parts.items():
@@ -45,7 +45,7 @@ def check_declared(owner: str, parts: Mapping[str, RewardPart]) -> None:
 
 
 def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tuple[float, dict[str, float]]:
-    """Return the total and every declared part, from what `reward` returned."""
+    """Return the weighted total and the value of every declared part, from the value that `reward` returned."""
     if type(returned) is float and len(declared) == 1:  # What most rewards are.
         part = declared["success"]
         if part.low <= returned <= part.high:

@@ -1,7 +1,7 @@
-"""Check of a method's arguments and their JSON schema, made from its signature by pydantic, once per method.
+"""Checks of a method's arguments, and their JSON schema: pydantic makes both from the signature, once per method.
 
-An author's mistake (no type, a type without a JSON schema) is an EnvironmentDefect when
-the class is defined. Left out: all other properties of a tool (`envs.core.tool`).
+If a parameter has no type, or a type without a JSON schema, an EnvironmentDefect is raised when the class is defined.
+Left out: all other properties of a tool (`envs.core.tool`).
 """
 
 import inspect
@@ -24,14 +24,14 @@ _WRAPPERS = (staticmethod, classmethod, property, cached_property, partialmethod
 
 
 class ArgumentReader(Protocol):
-    """Interface of what checks the arguments of a tool: a `Signature`, or a reader of a schema from elsewhere."""
+    """Interface of objects that check the arguments of a tool: a `Signature`, or a reader of a foreign schema."""
 
     @property
     def plain(self) -> tuple[tuple[str, type], ...] | None:
         """Parameters with their types, if each is required and of a plain type; else None."""
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments as the tool takes them; raise a ValidationError or a ToolError where they do not fit."""
+        """Return the arguments as the tool takes them; raise a ValidationError or a ToolError if they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Signature:
     """Parameters with their types, if each is required and of a plain type; else None."""
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments as the method takes them; raise pydantic's ValidationError where they do not fit."""
+        """Return the arguments as the method takes them; raise pydantic's ValidationError if they do not fit."""
         valid = self.model.model_validate(arguments)
         return {parameter: getattr(valid, field) for field, parameter in self.fields}
 
 
 class _PlainSchema(GenerateJsonSchema):
-    """Schema generator without the titles that pydantic makes of field names: they only lengthen the prompt."""
+    """Schema generator that leaves out pydantic's titles of fields, which only lengthen the prompt."""
 
     ignored_warning_kinds = set()  # noqa: RUF012  (pydantic declares it so)
 
@@ -65,7 +65,7 @@ class _PlainSchema(GenerateJsonSchema):
 def read_signature(
     function: Callable[..., Any], where: str, descriptions: Mapping[str, str]
 ) -> tuple[Signature, dict[str, Any]]:
-    """Return the parameters after `self`, and their JSON schema.
+    """Return the checks of the parameters after `self`, and their JSON schema.
 
     The model's fields get neutral names and the parameters' names as aliases, so that a parameter may be called
     `schema`, `copy` or `_x`, which pydantic would refuse as field names.
@@ -144,7 +144,7 @@ def check_process(function: Callable[..., Any], where: str) -> None:
 
 
 def _uses(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function reads that local variable, or hands it to a function inside it."""
+    """Return whether a function reads that local variable, or passes it to a function inside it."""
     import dis  # Loads slowly, and few tools need it.
 
     read = [
@@ -157,7 +157,7 @@ def _uses(function: Callable[..., Any], name: str) -> bool:
 
 
 def _behind_self(function: Callable[..., Any], where: str) -> list[inspect.Parameter]:
-    """Return the parameters that the agent is offered: all after the first, which Python passes."""
+    """Return the parameters that the agent is offered, all except `self`; raise EnvironmentDefect without `self`."""
     signature = inspect.signature(function)
     first = next(iter(signature.parameters.values()), None)
     if first is None or (first.name != "self" and first.annotation is not first.empty):
@@ -196,7 +196,7 @@ def _check_parameter(parameter: inspect.Parameter, where: str, hints: Mapping[st
 
 
 def _field(parameter: inspect.Parameter, description: str | None) -> FieldInfo:
-    """Return the parameter's default and alias; a description in `Annotated[..., Field(...)]` has priority."""
+    """Return pydantic's field of a parameter; a description in its `Annotated[..., Field(...)]` has priority."""
     default = ... if parameter.default is parameter.empty else parameter.default
     extra = {"description": description} if description else {}
     annotated = getattr(parameter.annotation, "__metadata__", ())

@@ -1,9 +1,9 @@
 """The space of all strings: observations and actions are text.
 
-Not a subclass of `gymnasium.spaces.Text` on purpose: with shared memory, `AsyncVectorEnv` silently hands out wrong
-text for that class, while it refuses an unknown space loudly. Gymnasium's wrappers and vector environments ask
-functions that are registered for each kind of space; those that text can answer are at the end. Left out: an array of
-a fixed size for a text. Flattened, it stays what it is, as Gymnasium keeps a `Sequence`.
+`TextSpace` is not a subclass of `gymnasium.spaces.Text`, because with shared memory `AsyncVectorEnv` returns wrong text
+for that class without an error, but raises an error for an unknown space. Gymnasium's wrappers and vector environments
+call functions that are registered for each kind of space; the end of this module registers those that make sense for
+text. Left out: text as an array of fixed size. Flattening returns the text itself, as Gymnasium does for a `Sequence`.
 """
 
 import string
@@ -19,14 +19,14 @@ _LETTERS = string.ascii_letters + string.digits + " .,"
 
 
 class TextSpace(Space[str]):
-    """Space of every `str`; samples are short and printable, and hold no call."""
+    """Space of all strings. Samples are short and printable, and contain no tool call."""
 
     def __init__(self) -> None:
         super().__init__(shape=None, dtype=None)
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text has no fixed-size array form."""
+        """False: text has no form as an array of fixed size."""
         return False
 
     def contains(self, x: Any) -> bool:

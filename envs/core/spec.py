@@ -1,6 +1,6 @@
-"""Constants of an environment: an author's object with its tasks, seats and tools, read once for all episodes.
+"""Constants of one author's object (its tasks, seats, tools and limits), read once for all episodes.
 
-All machines that play one author's object share one Spec: a thousand idle slots cost no more than their machines.
+All Machines that play the object share one Spec, so that a thousand idle slots hold the constants only once.
 """
 
 import json
@@ -22,7 +22,7 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 
 class Offer:
-    """Tools that a seat may call."""
+    """Tools that a seat may call, by name, with their schemas."""
 
     __slots__ = ("described", "schemas", "table")
 
@@ -43,10 +43,10 @@ def _conditions(deadlines: tuple[tuple[str, float], ...]) -> Mapping[tuple[str, 
 
 
 class Spec:
-    """Constants of one author's object."""
+    """Constants of one author's object. All Machines that play this object read them."""
 
     def __init__(self, author: ToolEnv, tasks: Callable[[ToolEnv], Sequence[Task]], name: str = "") -> None:
-        """`tasks` is called when the first episode begins. `name` is the name used in errors, for example the id."""
+        """`tasks` returns the tasks; it is called when they are first needed. `name`, such as the id, is for errors."""
         check_values(author)  # A constructor may have set some values.
         self.author, self._load = author, tasks
         self.name = name or type(author).__name__
@@ -90,14 +90,14 @@ class Spec:
         return self._tasks
 
     def task(self, index: int) -> Task:
-        """Return one task."""
+        """Return the task with this index; raise UsageError if there is none."""
         tasks = self.tasks
         if not 0 <= index < len(tasks):
             raise UsageError(f"task {index} does not exist; {self.name} has tasks 0 to {len(tasks) - 1}")
         return check_task(self.owner, tasks[index], f"{self.author.split}/{index}")
 
     def start_of(self, starts: Mapping[Seat, Start]) -> Start:
-        """Return any of the starts of an episode, after a check that they agree in task and seed."""
+        """Check that there is a start for each seat, and that all agree in task and seed; return one of them."""
         if self.solo and len(starts) == 1:
             start = starts.get(None)
             if start is None or start.seat is not None:

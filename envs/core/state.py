@@ -1,6 +1,6 @@
-"""State of an episode: all that it has changed, in one object, with the messages and calls of each seat.
+"""State of an episode in one object: all that the episode has changed, with the messages and calls of each seat.
 
-Left out: what changes it (`machine`), and copying it (`branches`).
+Left out: the steps that change it (`machine`), and copying it (`branches`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Events = dict[Seat, Event]
 
 
 class Dialogue:
-    """One seat's side of an episode."""
+    """Messages, calls and answer of one seat in an episode."""
 
     __slots__ = ("answer", "busy", "calls", "delivered", "left", "messages", "schemas", "slot", "start", "turns")
 
@@ -39,7 +39,7 @@ class Dialogue:
         """True while its calls run."""
 
     def hear(self, text: str, role: str = "user", **more: str) -> None:
-        """Append a message to the agent. The start's prefix follows the first user message."""
+        """Append a message to the agent; after the first user message, also append the prefix of the start."""
         first = role == "user" and all(message["role"] != "user" for message in self.messages)
         self.messages.append({"role": role, **more, "content": clean(text)})
         if first:
@@ -58,11 +58,12 @@ class Dialogue:
         return Event(self.slot, self.start, new, self.schemas, None, None, NOTHING)
 
     def last_event(self, *ending: Any) -> Event:
-        """Return the event that ends the episode; `ending` has its ending, reward, parts, attempt and fault."""
+        """Return the event that ends the episode; `ending` is its ending, reward, parts, attempt and fault."""
         return Event(self.slot, self.start, tuple(self.messages[self.delivered :]), self.schemas, *ending)
 
     def pending_event(self) -> Event:
-        """Return the event that asks for its turn, with all messages after its last one, also seen ones."""
+        """Return the event that asks for the seat's turn, with all messages since its last turn, also those already
+        sent."""
         roles = [message["role"] for message in self.messages]
         last = len(roles) - roles[::-1].index("assistant") if self.turns else 0
         return Event(self.slot, self.start, tuple(self.messages[last:]), self.schemas)
@@ -76,7 +77,7 @@ class Dialogue:
 
 
 class Expected(NamedTuple):
-    """Purpose of a Pending of an episode."""
+    """Purpose of a Pending: the step of an episode that continues when its jobs are done."""
 
     role: str
     """One of start, calls, world, final, end and closing."""
@@ -118,7 +119,7 @@ class EpisodeState:
 
     @property
     def where(self) -> str:
-        """Name of the environment and slot of its first seat, for errors."""
+        """Text for errors: the name of the environment, and the slot of the first seat."""
         return f"{self.name} slot {next(iter(self.seats.values())).slot}"
 
     def wait(self, works: Sequence[Work], role: str, seat: Seat = None, items: Any = None) -> Pending:
@@ -127,7 +128,7 @@ class EpisodeState:
         return Pending(works, Expected(role, self, seat, items))
 
     def break_off(self, fault: str) -> None:
-        """End the episode BROKEN: a game breaks as a whole, so that all of it can be played again."""
+        """End the episode BROKEN for every seat, so that a game can be played again as a whole."""
         self.endings, self.broken = dict.fromkeys(self.seats, (Ending.BROKEN, fault)), True
 
     def pending_events(self) -> Events:
@@ -140,7 +141,7 @@ class EpisodeState:
         }
 
     def broken_events(self) -> Events:
-        """Return the ending of every seat of an episode that the infrastructure failed."""
+        """Return the last event, BROKEN, of every seat, after a failure of the infrastructure."""
         assert self.endings is not None
         return {
             seat: dialogue.last_event(Ending.BROKEN, None, {}, self.attempt(seat), self.endings[seat][1])

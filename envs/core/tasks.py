@@ -1,7 +1,7 @@
-"""Task sets: sequences of problems. A procedural one is a sequence too, and its index is its seed.
+"""Task sets: sequences of problems. In a procedural set, a task is drawn when it is read; its index is its seed.
 
-Splits are disjoint by problem, not by seed: a draw whose prompt hashes into the other split is drawn again.
-So no prompt is in both, whatever the author's `task` draws. Left out: shuffling and sampling (the trainer's).
+A hash of the prompt decides the split of a task. A drawn task of the other split is dropped, and the next one is drawn;
+so no prompt is in both splits, whatever the author's `task` draws. Left out: shuffling and sampling (the trainer's).
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def split_of(prompt: str) -> str:
 
 
 def check_split(split: str) -> None:
-    """Refuse a split that does not exist."""
+    """Raise UsageError for a split that does not exist."""
     if split not in SPLITS:
         raise UsageError(f"split is {split!r}; expected 'train' or 'eval'")
 
@@ -47,8 +47,8 @@ def check_task(owner: str, task: Task, name: str) -> Task:
 
 
 class _Hashed(ISpawnableSeedSequence):
-    """Seed sequence made from a hash of a text. Every task needs its own generator, and numpy's SeedSequence takes
-    longer to seed one than most tasks take to be drawn: five times as long as this."""
+    """Seed sequence made from a hash of a text. Every task needs its own generator, and numpy's SeedSequence takes five
+    times as long to seed one: longer than drawing most tasks takes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -60,16 +60,17 @@ class _Hashed(ISpawnableSeedSequence):
         return np.frombuffer(blake2b(self._text.encode(), digest_size=size).digest(), dtype)
 
     def spawn(self, n_children: int) -> list[Self]:
-        """Return seeds for generators that an author splits off."""
+        """Return `n_children` seed sequences, for generators that an author spawns."""
         first, self._children = self._children, self._children + n_children
         return [type(self)(f"{self._text}/{child}") for child in range(first, self._children)]
 
 
 class ProceduralTasks(Sequence[Task]):
-    """Problems drawn by a function of a random generator. The index alone decides the problem."""
+    """Problems drawn by a function of a random generator. Only the index (and the class and split) decides the
+    problem."""
 
     def __init__(self, draw: Callable[[np.random.Generator], Task], owner: str, split: str = "train") -> None:
-        """`owner` is the environment's class name: it keys the generator, so two environments draw differently."""
+        """`owner`, the environment's class name, is a part of each seed: so two environments draw different tasks."""
         check_split(split)
         self._draw = draw
         self._owner = owner
@@ -105,8 +106,8 @@ class ProceduralTasks(Sequence[Task]):
         )
 
     def _drawn(self, rng: np.random.Generator) -> Task:
-        """Draw one task. Refuse an attribute that the first two draws both set on the author's object: it belongs to
-        the problem."""
+        """Draw one task. Raise EnvironmentDefect if the first two draws set the same attribute of the author's object:
+        such a value belongs into the Task."""
         author = getattr(self._draw, "__self__", None)
         if self._watched == 2 or not hasattr(author, "__dict__"):
             return self._draw(rng)

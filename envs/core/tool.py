@@ -1,4 +1,4 @@
-"""The decorator that makes a typed method a tool, and what a class knows about its tools.
+"""The decorator `@tool`, which makes a typed method a tool, and the class `Tool`, which describes such a method.
 
 The author's code is checked when the class is defined (`signature` reads the parameters). A tool checks a call's
 arguments and makes the text of a result. Left out: running a call (`calls`), and threads, loops, processes and retries
@@ -28,7 +28,7 @@ _NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 @checked(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class ToolOptions:
-    """Options of the decorator, checked."""
+    """Options of `@tool`; each value is checked when the tool is defined."""
 
     name: Annotated[str, Field(pattern=_NAME)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -71,15 +71,15 @@ def tool(
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Offer a method to the agent. Every parameter needs a type; the docstring becomes the description.
 
-    `timeout` is our own deadline for tools that do not run in place, 30 seconds by default. Passing it ends the episode
-    BROKEN, so a tool that runs the agent's programs keeps a shorter limit of its own and raises ToolError. `blocking`
-    sends a waiting method to a thread. `process` sends a method that never uses `self` to a process of its own, which
-    the time-out kills: that, and its death, are answers to the agent. `concurrency` (calls at once) and `per_second`
-    (calls begun) hold for all environments of this Python process; waiting for them does not count against `timeout`.
-    `retries` more attempts follow a `transient` exception, within `timeout`; one that outlives them is the
-    infrastructure's failure and ends the episode BROKEN. So a `transient` exception that the agent's own input causes,
-    such as an address that it chose, is caught and raised as ToolError. A call of a `terminal` tool that succeeds ends
-    the episode: what it returned is the answer.
+    `timeout` is the deadline of a call, in seconds, for tools that do not run in place; 30 by default. A call that
+    exceeds it ends the episode BROKEN, so a tool that runs the agent's programs needs a shorter limit of its own and
+    raises ToolError. `blocking` runs a method that waits in a thread. `process` runs a method that never uses `self` in
+    a process of its own, which is killed at the timeout; if it is killed or dies, the agent gets an error text.
+    `concurrency` (calls at once) and `per_second` (calls begun) hold for all environments of this Python process;
+    waiting for them does not count against `timeout`. After a `transient` exception, a call is tried up to `retries`
+    more times, within `timeout`. If the last try raises it too, the infrastructure has failed, and the episode ends
+    BROKEN. So if the agent's own input can cause it, such as an address that the agent chose, the tool must catch it
+    and raise ToolError. A call of a `terminal` tool that succeeds ends the episode, and its result is the answer.
     """
     if isinstance(options.get("transient"), type):
         options["transient"] = (options["transient"],)
@@ -104,7 +104,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
-    """A tool of a class; the instance that owns it comes with the call."""
+    """A tool of a class. The instance whose method runs is given with each call."""
 
     name: str
     attribute: str
@@ -128,7 +128,8 @@ class Tool:
         return self.conditions.seconds
 
     def validate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments as the method takes them; raise a ToolError in one line where they do not fit."""
+        """Return the arguments as the method takes them; if they do not fit, raise a ToolError that says why in one
+        line."""
         plain = self.signature.plain
         if plain is not None and len(arguments) == len(plain):
             # Most calls fit as they are; this check takes a fifth of pydantic's time.
@@ -149,7 +150,7 @@ class Tool:
         raise ToolError(f"wrong arguments for {self.name}: {wrong}. {self.usage()}")
 
     def received(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the method receives as plain data: `arguments` itself if their check changed nothing."""
+        """Return the checked arguments as plain data: `arguments` itself if the check changed nothing."""
         plain_values = {name: as_received(arguments.get(name), value) for name, value in values.items()}
         same = plain_values.keys() == arguments.keys() and all(
             plain_values[name] is arguments[name] for name in plain_values
@@ -164,7 +165,7 @@ class Tool:
         return Done(result_text) if self.terminal and not isinstance(result_text, Done) else result_text
 
     def __deepcopy__(self, memo: object) -> "Tool":
-        """Return the tool itself: it belongs to its class, and its limit is shared by all."""
+        """Return the tool itself: it belongs to its class, and all its instances share its limit."""
         return self
 
     def usage(self) -> str:
@@ -176,7 +177,8 @@ class Tool:
 
 
 def collect(owner: type) -> dict[str, Tool]:
-    """Return the tools of a class by the names the agent uses, in the order they were written, base classes first."""
+    """Return the tools of a class by the agent's names for them, in the order in which they are written, base classes
+    first."""
     attributes: dict[str, None] = {}
     for base in reversed(owner.__mro__):
         for key, value in vars(base).items():
@@ -203,7 +205,7 @@ def collect(owner: type) -> dict[str, Tool]:
 
 
 def check_attributes(owner: Any, tools: Mapping[str, Tool], base: type) -> None:
-    """Refuse tools whose methods replace what the base class of an author's class has under the same name."""
+    """Raise EnvironmentDefect if a tool's method would replace an attribute of `base`, a base class of `owner`."""
     for added in tools.values():
         if hasattr(base, added.attribute) or added.attribute in base.__annotations__:
             raise EnvironmentDefect(
@@ -213,7 +215,7 @@ def check_attributes(owner: Any, tools: Mapping[str, Tool], base: type) -> None:
 
 
 def in_place(tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """Return the same tools, run in place: for an instance whose `async def` methods never wait."""
+    """Return copies of the tools that run in place, for an instance whose `async def` methods never wait."""
     return {
         name: replace(plain, conditions=replace(plain.conditions, mode=WorkMode.INLINE))
         for name, plain in tools.items()
@@ -225,7 +227,7 @@ def _options(value: Any) -> ToolOptions | None:
 
 
 def _wrapped(value: Any) -> str:
-    """Return the kind of wrapper around a marked method, such as "staticmethod"; "" where there is none."""
+    """Return the kind of wrapper around a marked method, such as "staticmethod"; "" if there is none."""
     return type(value).__name__ if _options(inner_function(value)) is not None else ""
 
 
@@ -256,7 +258,7 @@ def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
 
 
 def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> WorkMode:
-    """Return where a tool runs; refuse options that cannot be enforced there."""
+    """Return where a tool runs; raise EnvironmentDefect for options that cannot be enforced there."""
     asynchronous = inspect.iscoroutinefunction(function)
     kinds = [("blocking=True", options.blocking), ("process=True", options.process)]
     flags = [name for name, set_ in kinds if set_]

@@ -1,7 +1,7 @@
 """Tools that share the state of one episode: a Python session, a page, a database.
 
-An environment names them in `toolkits`; each episode that runs has instances of its own, started when it begins and
-closed when it ends. Left out: taking snapshots of whole episodes (`branches`).
+An environment names them in `toolkits`. Each running episode has its own instances, which start when it begins and
+close when it ends. Left out: taking snapshots of whole episodes (`branches`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from palaestra.errors import EnvironmentDefect, UsageError
 class Toolkit:
     """Base of toolkits: methods marked with `@tool` are offered to the agent.
 
-    `start`, `close` and `final` may each be an `async def`. Those that are plain run in a thread where a tool of the
-    toolkit waits, or where it has none; a toolkit whose tools all only compute starts, closes and is read in place.
+    `start`, `close` and `final` may each be an `async def`. Plain ones run in place if the toolkit has tools and none
+    of them is blocking, async or in a process; else they run in a thread.
 
-    The calls of one turn run concurrently, so a toolkit with blocking or async tools guards its state.
-    After a call passes its deadline, `close` comes from another thread while the call still runs.
+    The calls of one turn run concurrently, so a toolkit with blocking or async tools must guard its state. If a call
+    exceeds its deadline, `close` is called from another thread while the call still runs.
     """
 
     tools: ClassVar[dict[str, Tool]] = {}
@@ -37,13 +37,14 @@ class Toolkit:
         check_attributes(cls, cls.tools, Toolkit)
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Begin an episode. An exception here ends it BROKEN, since the agent has not acted yet.
+        """Prepare the toolkit for an episode. An exception ends the episode BROKEN, since the agent has not acted yet.
 
-        Errors that the next episode would meet too are raised: UsageError, SandboxUnavailable, MissingExtra.
+        Errors that the next episode would meet too are raised instead: UsageError, SandboxUnavailable, MissingExtra.
         """
 
     def close(self) -> None:
-        """Release the episode's resources; also called for a dropped episode, and again if its start ends late."""
+        """Release the episode's resources. It is also called for a dropped episode, and again if `start` ends after the
+        episode was dropped."""
 
     def final(self) -> Mapping[str, Any]:
         """Return the part of the final state that the reward may see, as plain data: it becomes `attempt.final`.
@@ -53,19 +54,19 @@ class Toolkit:
         return {}
 
     def snapshot(self) -> Any:
-        """Return the state that the episode has left here, for branches. It is copied deeply with the episode.
+        """Return the toolkit's state of this episode, for a snapshot. It is copied deeply with the episode.
 
-        A handle of something outside (a session) defines `__deepcopy__`, and outlives `close`.
+        A handle of an external resource, such as a session, needs a `__deepcopy__`, and must work after `close` too.
         """
         raise UsageError(f"{type(self).__name__} has no snapshots; write snapshot(self) and restore(self, state)")
 
     def restore(self, state: Any) -> None:
-        """Restore `state`, in place of `start`. `state` is a copy that belongs to this toolkit."""
+        """Restore `state`; it is called in place of `start`. `state` is a copy that belongs to this toolkit."""
         raise UsageError(f"{type(self).__name__} has no snapshots; write snapshot(self) and restore(self, state)")
 
 
 def check_toolkits(owner: str, toolkits: object) -> None:
-    """Refuse a value that is not a sequence of toolkit classes, or of functions that make toolkits."""
+    """Raise EnvironmentDefect unless the value is a sequence of toolkit classes, or of functions that make toolkits."""
     expected = "expected a tuple of toolkit classes, or of functions that make toolkits, such as toolkits = (Python,)"
     if not isinstance(toolkits, tuple | list):
         raise EnvironmentDefect(f"{owner}.toolkits is {toolkits!r:.60}; {expected}")
@@ -80,7 +81,7 @@ def check_toolkits(owner: str, toolkits: object) -> None:
 
 
 def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mapping[str, Tool]]]) -> dict[str, Tool]:
-    """Return the environment's tools and its toolkits' tools, by name."""
+    """Return the environment's and its toolkits' tools by name; raise EnvironmentDefect if two have the same name."""
     table = dict(tools)
     for kit, offered in kits:
         for name, tool in offered.items():
@@ -93,7 +94,7 @@ def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mappi
 
 
 def tools_of(make: Any) -> Mapping[str, Tool]:
-    """Return a toolkit's tools. A factory is called once, because its tools are not known before."""
+    """Return the tools of a toolkit class, or of the toolkit that a function makes; the function is called for this."""
     if isinstance(make, partial) and isinstance(make.func, type):
         make = make.func
     tools: Mapping[str, Tool] | None = getattr(make, "tools", None)
@@ -101,7 +102,7 @@ def tools_of(make: Any) -> Mapping[str, Tool]:
 
 
 def mode_of(kit: Toolkit, method: str) -> WorkMode:
-    """Return where `start`, `close` or `final` of a toolkit runs."""
+    """Return the place (mode) in which `start`, `close` or `final` of a toolkit runs."""
     if iscoroutinefunction(getattr(kit, method)):
         return WorkMode.ASYNC
     waits = not kit.tools or any(tool.mode is not WorkMode.INLINE for tool in kit.tools.values())

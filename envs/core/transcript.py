@@ -16,12 +16,12 @@ _INTEGER, _NUMBER, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(
 
 
 def joined(messages: Iterable[Message]) -> str:
-    """Return the text of messages, as an observation."""
+    """Return the texts of messages as one observation, one after another."""
     return "\n".join([str(message.get("content") or "") for message in messages])
 
 
 def fresh(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return copies, so that a caller who changes an info does not change the record."""
+    """Return copies of messages, so that a caller who changes an info does not change the record."""
     return tuple(map(dict.copy, messages))
 
 
@@ -43,10 +43,11 @@ def _label(message: Message) -> str:
 
 
 def stack(slots: Sequence[int], infos: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return infos of some slots, in ascending order, as one array for each key with a mask `_key` of these slots.
+    """Return the infos of `slots` (ascending) in Gymnasium's form: an array of `size` values for each key, and a mask
+    `_key`.
 
-    The reward parts, which come part by part, become a dict of such arrays. Types do not depend on which slot reports
-    first.
+    A mask is True for these slots. "parts" becomes a dict of such arrays, one for each part of the reward. An array's
+    type depends only on its key.
     """
     arrays: dict[str, Any] = {}
     at = slice(None) if len(slots) == size else np.asarray(slots)
@@ -63,7 +64,8 @@ def stack(slots: Sequence[int], infos: Mapping[str, Any], size: int) -> dict[str
 
 
 def _column(at: NDArray[np.int64] | slice, values: Sequence[Any], size: int, kind: "np.dtype[Any]") -> NDArray[Any]:
-    """Return an array with these values in it; `fromiter`, since assignment would unpack a tuple of messages."""
+    """Return an array of `size` values, with these ones at the slots `at`. It is made by `fromiter`, because an
+    assignment would unpack tuples of messages."""
     column = np.fromiter(values, kind, len(values))
     if len(column) == size:
         return column

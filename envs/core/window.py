@@ -1,7 +1,7 @@
 """A window on a long text: wrapped lines, a limited number of tokens at a time, and search for a pattern.
 
-Search results, pages and files are all shown to an agent through it, in one form: "lines 1-40 of 312", then the lines.
-Tokens are counted as four letters each, since an environment has no tokenizer.
+An agent sees search results, pages and files in one form: "lines 1-40 of 312", then the lines. A token is counted as
+four characters, because an environment has no tokenizer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,8 @@ def wrapped(text: str) -> list[str]:
 
 
 def wrapped_line(line: str) -> list[str]:
-    """Return one line as several, broken at blanks where there are any; its indentation stays with the first."""
+    """Return one line as several of at most WIDTH characters, broken at blanks if possible. The first keeps the
+    indentation."""
     parts, at = [], 0
     while len(line) - at > WIDTH:
         cut = line.rfind(" ", at + 1, at + WIDTH + 1)
@@ -36,7 +37,8 @@ def wrapped_line(line: str) -> list[str]:
 
 
 def view(lines: Sequence[str], first: int = 1, tokens: int = 1024, last: int | None = None) -> str:
-    """Return the window from line `first`, with its line numbers; up to line `last`, or as many as fit in `tokens`."""
+    """Return the lines from `first` to at most `last`, as many as fit in `tokens`. If these are not all lines, begin
+    with a head such as "lines 1-40 of 312"."""
     if not lines:
         return "(nothing)"
     if not 1 <= first <= len(lines):
@@ -49,12 +51,12 @@ def view(lines: Sequence[str], first: int = 1, tokens: int = 1024, last: int | N
 
 
 def window_end(lines: Sequence[str], first: int, tokens: int) -> int:
-    """Return the last line that still fits; at least the first one."""
+    """Return the number of the last line of a window from `first` that fits in `tokens`; at least `first`."""
     return _last_fitting(lines, range(first, len(lines) + 1), tokens)
 
 
 def window_begin(lines: Sequence[str], last: int, tokens: int) -> int:
-    """Return the first line of the window that ends at line `last`: for scrolling up."""
+    """Return the number of the first line of a window that ends at line `last`; for scrolling up."""
     return _last_fitting(lines, range(last, 0, -1), tokens)
 
 
@@ -70,7 +72,8 @@ def _last_fitting(lines: Sequence[str], numbers: range, tokens: int) -> int:
 
 
 def places(lines: Sequence[str], pattern: str) -> Iterator[int]:
-    """Yield the numbers of the lines that hold a text, in any case. Regular expressions could run for hours."""
+    """Yield the numbers of the lines that contain `pattern`; upper and lower case are the same. It is a plain text,
+    because a regular expression could run for hours."""
     needle = " ".join(pattern.split()).casefold()
     if not needle:
         raise ToolError("the pattern is empty; expected some words")
@@ -78,7 +81,7 @@ def places(lines: Sequence[str], pattern: str) -> Iterator[int]:
 
 
 def find(lines: Sequence[str], pattern: str) -> str:
-    """Return each line that holds a text, with its number."""
+    """Return the lines that contain a text, each with its number; at most MAX_FOUND."""
     line_numbers = list(places(lines, pattern))
     if not line_numbers:
         raise ToolError(f"no line holds {pattern[:80]!r}")

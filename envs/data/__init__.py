@@ -1,1 +1,1 @@
-"""Tasks from files."""
+"""Reads tasks from files."""

@@ -1,12 +1,13 @@
-"""Finding prompts that are the same, nearly the same, or hold one another, for the filters of a pool (`pool`).
+"""Finds prompts that are the same, nearly the same, or hold a test's prompt, for the rules of a pool (`pool`).
 
-    same    equal once letter case, blanks, quotation marks and punctuation behind words are removed
-    near    the same numbers, and 0.8 of all the runs of five words that either has are in both (Jaccard)
-    holds   0.8 of the runs of five words of a test are in the prompt, and all of its numbers
+    same    the texts are equal without letter case, blanks, quotation marks and punctuation behind words
+    near    the numbers are equal, and both prompts have 0.8 of the runs of five words that either has (Jaccard)
+    holds   a prompt has 0.8 of a test's runs of five words, and all of its numbers
 
-What differs in a number is another question. Runs that one prompt in twenty has (and more than 20 prompts have) are a
-template's and count for nothing. The rule is exact: an index of each prompt's rarest runs finds all that may be near,
-without sampled hashes. A text of fewer than five words is one run. Left out: paraphrases and translations.
+Prompts that differ in a number are different questions. A run belongs to a template, and is ignored, if more than 20
+prompts and more than one prompt in twenty have it. The search is exact, without sampled hashes: an index of each
+prompt's rarest runs finds all prompts that may be near. A text of fewer than five words is one run. Left out:
+paraphrases and translations.
 """
 
 import re
@@ -30,13 +31,16 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def key_of(prompt: str) -> str:
-    """Return a key that is equal for prompts that are the same. Signs of mathematics stay."""
+    """Return a key that is equal for prompts that are the same (see above). Mathematical signs are kept in it."""
     text = unicodedata.normalize("NFC", prompt).casefold().replace("’", "'")
     return " ".join(_WORD.findall(_DROPPED.sub(" ", text)))
 
 
 class Prompts:
-    """Index of different prompts by their keys, which finds added prompts that are near, or held by others."""
+    """Index of prompts by their keys.
+
+    It finds added prompts that are near a prompt, and prompts that hold an added test.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._place = {key: at for at, key in enumerate(keys)}
@@ -56,7 +60,7 @@ class Prompts:
                 self._near[run, self._numbers[at]].append(at)
 
     def near(self, key: str) -> Iterator[str]:
-        """Yield the keys of added prompts that are near."""
+        """Yield the keys of added prompts that are near the prompt of this key."""
         at = self._place[key]
         runs = {*self._runs[at].tolist()}
         for other in {
@@ -67,7 +71,7 @@ class Prompts:
                 yield self._keys[other]
 
     def holds_test(self, key: str) -> bool:
-        """Return whether a prompt holds a prompt of the tests, or nearly."""
+        """Return whether a prompt holds, or nearly holds, the prompt of an added test."""
         at = self._place[key]
         if not self._tests:
             return False
@@ -79,7 +83,7 @@ class Prompts:
         return False
 
     def _rarest(self, at: int) -> list[int]:
-        """Return so many of the rarest runs that any prompt which shares NEAR of all runs has one of them."""
+        """Return the rarest runs of a prompt, so many that every prompt which is near has at least one of them."""
         runs = self._runs[at]
         rarest: list[int] = runs[: len(runs) - ceil(NEAR * len(runs)) + 1].tolist() if len(runs) else []
         return rarest
@@ -91,7 +95,7 @@ def _runs(key: str) -> NDArray[np.int64]:
 
 
 def _by_rarity(runs: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Return each prompt's runs as numbers, the rarest of all prompts first, without those of templates."""
+    """Return each prompt's runs as ranks, the run that is rarest in all prompts first, without runs of templates."""
     if not runs:
         return []
     _, places, counts = np.unique(np.concatenate(runs), return_inverse=True, return_counts=True)

@@ -1,10 +1,12 @@
-"""A pool of training tasks from several files, without rows that are ambiguous, repeated, in a test or unfit.
+"""Builds a pool of training tasks from several files, without rows that are ambiguous, repeated, in a test or unfit.
 
-    rows -> for eval, no answer, contradicted -> in a test -> the same -> disputed -> unfit -> nearly the same -> kept
+A row that one of these rules describes is dropped, and counted under the first of them:
 
-The three stages of arXiv 2601.22154, section 3.3 (ambiguity, duplicates across sources, difficulty), whose rules are
-not published; these are ours. A row counts under the first rule that it fails. Pure functions: the same rows in the
-same order give the same pool. Left out: files (`pool_files`), and how difficulty is measured (`palaestra curate`).
+    for eval, no answer, contradicted, in a test, the same, disputed, unfit, nearly the same
+
+arXiv 2601.22154, section 3.3, has the same three stages (ambiguity, duplicates across sources, difficulty), but does
+not publish its rules; these are ours. The same rows in the same order give the same pool. `pool_files` reads the files,
+and `palaestra curate` measures difficulty.
 """
 
 import json
@@ -47,8 +49,9 @@ def pooled(
     disputed: Collection[str] = (),
     fits: Callable[[str], bool] = lambda prompt: True,
 ) -> TaskPool:
-    """Apply the rules. No row of the pool may repeat a prompt of `tests` or of a row for eval; `disputed` holds keys
-    from `disputed_by`; `fits` returns whether a prompt is neither too easy nor too hard.
+    """Return the pool of these rows. No row of it repeats a prompt of `tests` or of a row for eval.
+
+    `disputed` holds keys from `disputed_by`. `fits` returns whether a prompt is neither too easy nor too hard.
     """
     keys = [key_of(row.task.prompt) for row in rows]
     answered = any(not is_empty(row.task.answer) for row in rows)
@@ -88,7 +91,10 @@ def pooled(
 
 
 def disputed_by(episodes: Iterable[Episode], least: int = ATTEMPTS, share: float = AGREED) -> set[str]:
-    """Return the keys of prompts to which a model repeatedly gives one answer that is never right."""
+    """Return the keys of prompts to which a model repeatedly gives one answer that is never right.
+
+    Such a prompt has at least `least` attempts, and at least the fraction `share` of them gave this answer.
+    """
     attempts_by_key: dict[str, list[tuple[str, bool]]] = {}
     for episode in episodes:
         if episode.reward is not None:
@@ -106,7 +112,7 @@ def disputed_by(episodes: Iterable[Episode], least: int = ATTEMPTS, share: float
 
 
 def answer_key(answer: Any) -> str:
-    """Return a key that is equal for the same answers: as numbers, else by letter in formulas, else by words."""
+    """Return a key that is equal for the same answers: numbers by value, formulas by letter, other texts by words."""
     text = answer if isinstance(answer, str) else json.dumps(answer, sort_keys=True, ensure_ascii=False)
     plain = mathematics.plain(text)
     number = mathematics.number(plain) if len(plain) <= mathematics.MAX_ANSWER_CHARS else None
@@ -116,7 +122,7 @@ def answer_key(answer: Any) -> str:
 
 
 def _alone(row: PoolRow, answered: bool) -> str:
-    """Return why a row is dropped by itself, or "". Where no row at all has an answer, the reward needs none."""
+    """Return the rule that drops a row by its own columns, or "". If `answered` is False, no row needs an answer."""
     if row.for_eval:
         return "for eval"
     answer = row.task.answer
@@ -137,7 +143,7 @@ def _agree(first: PoolRow, second: PoolRow) -> bool:
 
 
 def _contradicted(rows: Iterable[tuple[str, PoolRow]]) -> set[str]:
-    """Return the keys of prompts of which two rows have no answer in common."""
+    """Return the keys of prompts for which two rows have no answer in common."""
     answers_by_key: dict[str, set[frozenset[str]]] = {}
     for key, row in rows:
         answers_by_key.setdefault(key, set()).add(_answers(row))

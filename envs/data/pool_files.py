@@ -1,10 +1,10 @@
-"""Files of training data in their published columns, row by row, for a pool (`pool`).
+"""Reads files of training data, in the columns in which they were published, for a pool (`pool`).
 
     tasks (`task_files`), questions (`question_files`), MegaScience (`science_files`), problems (`problem_files`)
 
 The first row's columns decide the format. An environment refuses a file for one wrong row; this module reports wrong
 rows and reads the others. Files that are published as tests (GAIA, HLE, xbench, WebWalkerQA, Bamboogle, PopQA, GPQA)
-are refused as training data. Of a test only the prompts are read.
+are refused as training data. Of a test file only the prompts are read, so that the pool can leave them out.
 """
 
 import os
@@ -40,7 +40,10 @@ class PoolRow:
 
 
 def read_pool_file(path: str | os.PathLike[str]) -> tuple[list[PoolRow], TaskFileError | None]:
-    """Return the readable rows and the error for the others, or None. A task without an answer has the answer None."""
+    """Return the readable rows, and the error for the wrong rows or None.
+
+    A task without an answer has the answer None.
+    """
     columns, file = _first(path), os.path.basename(os.fspath(path))
     tests = [name for name in _OF_TESTS if name in columns] + ["Answer"] * ({"Question", "Answer"} <= {*columns})
     tests += ["answer_type"] * (columns.get("answer_type") in ("multipleChoice", "exactMatch"))
@@ -63,7 +66,10 @@ def read_pool_file(path: str | os.PathLike[str]) -> tuple[list[PoolRow], TaskFil
 
 
 def read_test_prompts(path: str | os.PathLike[str]) -> list[str]:
-    """Return the prompts of all rows; raise TaskFileError where one cannot be read, since its test would leak."""
+    """Return the prompts of all rows of a test.
+
+    Raise TaskFileError if one cannot be read, because the pool could contain it.
+    """
     reading = TaskFileScan(path)
     prompts = [prompt for _, prompt in reading.of(_test_prompt)]
     reading.refuse()
@@ -73,7 +79,7 @@ def read_test_prompts(path: str | os.PathLike[str]) -> list[str]:
 
 
 def is_empty(answer: Any) -> bool:
-    """Return whether an answer is empty: None, blank text, {}, or a list of such."""
+    """Return whether an answer is empty: None, blank text, {}, or a list of empty answers."""
     if isinstance(answer, list | tuple):
         return all(map(is_empty, answer))
     return answer is None or answer == {} or (isinstance(answer, str) and not answer.strip())
@@ -87,7 +93,7 @@ def _first(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
-    """Return the function that makes tasks of rows with the columns of the first row."""
+    """Return the function that makes a task of a row, chosen by the columns of the first row."""
     if "prompt" in columns and "golden_answers" not in columns:
         return task_of
     if MEGASCIENCE[1] in columns:
@@ -103,7 +109,7 @@ def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
 
 
 def _answered(row: Row, read: Callable[[Row], tuple[str, Task]]) -> Task:
-    """Return the task, also for a row without an answer, which readers of questions would refuse."""
+    """Return the task of a row, also if it has no answer; readers of questions would refuse such a row."""
     if is_empty(first_of(row.columns, _ANSWERS)[1]) and isinstance(row.columns.get("question"), str):
         return Task(row.columns["question"], None)
     return read(row)[1]

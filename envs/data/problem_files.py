@@ -1,9 +1,9 @@
-"""Files of problems in the columns that their publishers use, for environments that need other column names.
+"""Reads files of problems in the columns that their publishers use, for environments that need other column names.
 
-A file with a column `prompt` is read as any other (`load_tasks`). Without one the question is in a column that the
+A file with a column `prompt` is read by `load_tasks`. In any other file the question is in a column that the
 environment names, such as `problem` (AIME), `question` (APPS) or `question_content` (LiveCodeBench), and all other
-columns are in `Task.data`. The split is decided as in `task_files`. Every row is checked before one is used.
-Left out: files of several parts, and addresses on a network.
+columns are in `Task.data`. The split is decided as in `task_files`. Every row is checked before one is used. Left out:
+files of several parts, and addresses on a network.
 """
 
 import os
@@ -25,7 +25,7 @@ _ANSWERS = ("answer", "Answer", "ground_truth")
 def load_problems(
     path: str, split: str, questions: Sequence[str], finish: Callable[[Task], Task] = lambda task: task
 ) -> list[Task]:
-    """Return the tasks of a split, or of `all` of the file.
+    """Return the tasks of a split; the split `all` is the whole file.
 
     `finish` completes a task from its data, or raises a ValueError that says what is wrong.
     """
@@ -41,9 +41,11 @@ def load_problems(
 def published(
     path: str, split: str, read: Callable[[Row], tuple[str, Task]], finish: Callable[[Task], Task] = lambda task: task
 ) -> list[Task]:
-    """Return the tasks that `read` and then `finish` make of the rows of a split, each of which may raise ValueError.
+    """Return the tasks of a split: `read` makes a task of each row, and `finish` completes it.
 
-    `read` returns the task, and the split for files in which no row names one. A task without an id gets FILE:NUMBER.
+    Both may raise ValueError.
+
+    `read` also returns a split, which is used if no row of the file names one. A task without an id gets FILE:NUMBER.
     """
     check_part(split)
     reading = TaskFileScan(path)
@@ -68,7 +70,7 @@ def published(
 def _finished(
     reading: TaskFileScan, numbered: Iterable[tuple[int, Task]], finish: Callable[[Task], Task]
 ) -> list[Task]:
-    """Return all tasks after `finish`; raise TaskFileError where any row is wrong."""
+    """Return all tasks after `finish`; raise TaskFileError if any row is wrong."""
     finished_tasks = []
     for number, task in numbered:
         try:
@@ -91,13 +93,13 @@ def problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
 
 
 def first_columns(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Return the columns of the first row; none where the file has no row, or an unreadable one."""
+    """Return the columns of the first row; empty if the file has no row or the first row cannot be read."""
     first = next(read_rows(path)[1], None)
     return {} if first is None else first.columns
 
 
 def cell_text(columns: Mapping[str, Any], column: str) -> str:
-    """Return a cell as text without blanks around it; raise ValueError where it is neither text nor a number."""
+    """Return a cell as text without blanks around it; raise ValueError if it is neither text nor a number."""
     value = columns.get(column)
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)

@@ -1,6 +1,6 @@
-"""Questions with short answers from files in their published columns: CSV, JSON lines, a JSON list or parquet.
+"""Reads questions with short answers in their published columns, from CSV, JSON lines, a JSON list or parquet.
 
-    FlashRAG, Search-R1      question, golden_answers (whatever their column `prompt` says: it names other tools)
+    FlashRAG, Search-R1      question, golden_answers (their column `prompt` is ignored: it names other tools)
     PopQA                    question, possible_answers (a list, or one as JSON text)
     TriviaQA                 question, answer.value, answer.aliases
     MuSiQue                  question, answer, answer_aliases; rows whose `answerable` is false are refused
@@ -8,10 +8,11 @@
     HotpotQA, 2WikiMultihopQA    question, answer, type
     Bamboogle                Question, Answer
 
-The columns decide the format. A task's answer is the first one, the others are in `data["aliases"]`, and a column
-data_source or source is in `data["source"]`. Bamboogle and PopQA are test sets: without a column `split` all rows are
-eval. Of the others a fifth is eval, by the question's hash; a test that was published as a whole is played with
-split='all'. All rows are checked before one is used. Left out: the passages in some of these files, and fetching files.
+The columns decide the format. A task's answer is the first answer of the row, the others are in `data["aliases"]`, and
+a column data_source or source is in `data["source"]`. Bamboogle and PopQA are test sets: without a column `split` all
+rows are eval. In the other files the question's hash makes about a fifth of the rows eval; play a file that is a whole
+test with split='all'. All rows are checked before one is used. Left out: the passages in some of these files, and
+fetching files.
 """
 
 import json
@@ -32,7 +33,7 @@ _EXPECTED = f"question (Question) and one of {list_names(ANSWERS)}"
 
 
 def holds_questions(path: str) -> bool:
-    """Return whether the first row has the columns of one of these formats, and not those of a task file."""
+    """Return whether the first row has the columns of one of these formats, and is not a row of a task file."""
     columns = first_columns(path)
     asks = not columns.keys().isdisjoint(("question", "Question"))
     return asks and ("prompt" not in columns or "golden_answers" in columns)
@@ -44,7 +45,7 @@ def read_questions(path: str, split: str) -> list[Task]:
 
 
 def question(row: Row) -> tuple[str, Task]:
-    """Return the split and the task of a row; raise ValueError where the row is wrong."""
+    """Return the split and the task of a row; raise ValueError if the row is wrong."""
     cells = row.columns
     name, text = first_of(cells, ("question", "Question"))
     column, value = first_of(cells, ANSWERS)
@@ -66,7 +67,7 @@ def question(row: Row) -> tuple[str, Task]:
 
 
 def _answers(column: str, value: Any, cells: Mapping[str, Any]) -> list[str]:
-    """Return all accepted answers, the first of the row first."""
+    """Return all accepted answers, beginning with the first of the row."""
     if isinstance(value, dict):  # TriviaQA.
         answers = [
             *_texts(f"{column}.value", value.get("value")),

@@ -1,14 +1,14 @@
-"""Research questions from files in their published columns: JSON lines, a JSON list, CSV or parquet.
+"""Reads research questions in their published columns, from JSON lines, a JSON list, CSV or parquet.
 
-    GAIA                  Question, Final answer, and if there are any Level, file_name, task_id
+    GAIA                  Question, Final answer; Level, file_name and task_id may be missing
     HLE                   question, answer, answer_type (multipleChoice or exactMatch), image (a data: address)
-    xbench-DeepSearch     prompt, answer, canary: published encrypted, and decrypted here with the row's own `canary`
-                          (base64, then each byte xor the canary's, over and over); a row of plain text is read, too
+    xbench-DeepSearch     prompt, answer, canary: published encrypted (base64 of the text, each byte xor a byte of the
+                          repeated `canary` of the row) and decrypted by this module; a row of plain text is read too
     WebWalkerQA           question, answer, root_url
 
-The columns decide the format. All of these are tests: without a column `split` every row is eval. The file of a
-question is read from a folder; an image is a file, too. All rows are checked before one is used.
-Left out: fetching files.
+The columns decide the format. All of these are tests: without a column `split` every row is eval. A question's file is
+read from a folder; an image of the row counts as a file too. All rows are checked before one is used. Left out:
+fetching files.
 """
 
 import base64
@@ -44,7 +44,9 @@ def holds_research(path: str) -> bool:
 
 
 def read_research(path: str, split: str, folder: str) -> list[Task]:
-    """Return the questions of one split, or of `all`. `data` has `benchmark`, and `file` or `image` where there is one.
+    """Return the questions of one split, or of `all`.
+
+    `data` has `benchmark`, and `file` or `image` if the question has one.
 
     `folder` holds the files of the questions.
     """
@@ -64,7 +66,7 @@ def image_bytes(image: str) -> tuple[str, bytes]:
 
 
 def _task(row: Row, folder: str) -> Task:
-    """Return the task of a row; raise ValueError where the row is wrong."""
+    """Return the task of a row; raise ValueError if the row is wrong."""
     cells, data = row.columns, dict[str, Any]()
     if "Final answer" in cells:
         data |= {"benchmark": "GAIA", "level": str(cells.get("Level") or "")}
@@ -114,7 +116,8 @@ def _file(name: str, folder: str) -> str:
 def decrypted(cells: Mapping[str, Any], column: str) -> str:
     """Return a cell of an xbench row as plain text.
 
-    The prompt decides for its row whether it is encrypted: an answer such as 1949 is base64, too, a question never is.
+    A row counts as encrypted if its prompt is valid base64. An answer such as 1949 may be base64 by chance, a question
+    never is.
     """
     text, key = cell_text(cells, column), str(cells.get("canary") or "").encode()
     try:

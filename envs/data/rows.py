@@ -1,8 +1,8 @@
-"""Rows of a file: JSON lines, one JSON list, CSV or parquet, each with its place.
+"""Reads the rows of a file (JSON lines, one JSON list, CSV or parquet), each with its line or row number.
 
 This module knows nothing of tasks. A row that cannot be read is yielded as a fault, so that a reader can report all of
-them; a file that cannot be read at all raises. All values are plain: text, finite numbers, true, false, null, lists and
-objects; from CSV only text, and null for an empty cell. Left out: compression, addresses on a network.
+them; a file that cannot be read at all raises an error. All values are plain: text, finite numbers, true, false, null,
+lists and objects; from CSV only text, and null for an empty cell. Left out: compression, addresses on a network.
 """
 
 import csv
@@ -49,7 +49,7 @@ class Row:
 
 
 def require_file(path: str | os.PathLike[str]) -> str:
-    """Return the path as text; raise UsageError where there is no regular file. The file is not opened."""
+    """Return the path as text; raise UsageError if it is not a regular file. The file is not opened."""
     name = os.fspath(path)
     try:
         mode = os.stat(name).st_mode
@@ -63,7 +63,7 @@ def require_file(path: str | os.PathLike[str]) -> str:
 
 
 def read_rows(path: str | os.PathLike[str]) -> tuple[str, Iterator[Row]]:
-    """Return the name of a row (line, entry or row), and the rows. Content and suffix decide the format."""
+    """Return what messages call a row (line, entry or row), and the rows. Content and suffix decide."""
     name = require_file(path)
     try:
         with open(name, "rb") as file:
@@ -90,7 +90,7 @@ def read_rows(path: str | os.PathLike[str]) -> tuple[str, Iterator[Row]]:
 
 
 def _lines(name: str) -> Iterator[Row]:
-    """Yield one JSON object per line; blank lines are skipped, but numbered."""
+    """Yield one JSON object per line; blank lines are skipped, but they count in the line numbers."""
     with open(name, "rb") as file:
         number = 0
         while raw := file.readline(MAX_LINE_BYTES + 1):
@@ -192,7 +192,7 @@ def describe(value: Any) -> str:
 
 
 def list_names(columns: Collection[str], max_names: int = 8) -> str:
-    """Return the names of columns as text; of more than `max_names`, the first ones and a count."""
+    """Return the names of columns as text; of more than `max_names`, the first ones and the number of the others."""
     more = f" and {len(columns) - max_names} more" if len(columns) > max_names else ""
     return ", ".join(map(repr, list(columns)[:max_names])) + more
 
@@ -207,7 +207,7 @@ def _check_names(name: str, columns: Collection[str]) -> None:
 
 
 def _cells(name: str) -> Iterator[Row]:
-    """Yield the rows below a header."""
+    """Yield the rows of a CSV file, whose first row names the columns."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     try:
         with open(name, encoding="utf-8-sig", newline="") as file:
@@ -252,7 +252,7 @@ def _parquet(name: str) -> Iterator[Row]:
 
 
 def _batch(batch: Any, unreadable: tuple[type[Exception], ...]) -> Iterator[dict[str, Any] | Exception]:
-    """Yield the rows of a batch; where one does not decode, decode each alone, and yield its error in its place."""
+    """Yield the rows of a batch. If decoding fails, decode each row alone, and yield an error in its place."""
     try:
         yield from batch.to_pylist(maps_as_pydicts="strict")
         return
@@ -275,7 +275,7 @@ def _plain_row(number: int, columns: dict[str, Any]) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """Return a table's value as JSON has it: dates, times and decimals become text, durations seconds."""
+    """Return a table's value as JSON can hold it: dates, times and decimals as text, durations as seconds."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value}; expected a finite number or null")
     if value is None or isinstance(value, str | int | float):

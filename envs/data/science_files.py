@@ -1,12 +1,12 @@
-"""Science questions from files with the columns of GPQA or MegaScience: CSV, JSON lines, a JSON list or parquet.
+"""Reads science questions with the columns of GPQA or MegaScience, from CSV, JSON lines, a JSON list or parquet.
 
-    GPQA          Question, Correct Answer, Incorrect Answer 1 to 3, and if there are any Record ID, Subdomain.
+    GPQA          Question, Correct Answer, Incorrect Answer 1 to 3; Record ID and Subdomain may be missing.
                   A test set: without a `split` column all of it is eval, and it has no train split.
-    MegaScience   question, reference_answer (the short answer), and if there is one subject. About one in five is
-                  eval, by the question's hash, where no `split` column decides.
+    MegaScience   question, reference_answer (the short answer); subject may be missing. If no `split` column decides,
+                  the question's hash makes about one row in five eval.
 
-The columns decide the format, and split='all' takes all rows. All rows are checked before one is used.
-Left out: fetching files.
+The columns decide the format, and split='all' takes all rows. All rows are checked before one is used. Left out:
+fetching files.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ MEGASCIENCE = ("question", "reference_answer")
 
 
 def holds_questions(path: str) -> bool:
-    """Return whether the first row has the columns of one of these formats, and not those of a task file."""
+    """Return whether the first row has the columns of one of these formats, and is not a row of a task file."""
     columns = first_columns(path)
     return "prompt" not in columns and not columns.keys().isdisjoint(("Question", "question"))
 
@@ -36,7 +36,7 @@ def read_questions(path: str, split: str, finish: Callable[[Task], Task] = lambd
 
 
 def question(row: Row) -> tuple[str, Task]:
-    """Return the split and the task of a row; raise ValueError where the row is wrong."""
+    """Return the split and the task of a row; raise ValueError if the row is wrong."""
     cells = row.columns
     if "Question" in cells:
         text, right, *wrong = (cell_text(cells, column) for column in GPQA)

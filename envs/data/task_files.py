@@ -1,4 +1,4 @@
-"""Tasks from a file: JSON lines, a JSON list, CSV or parquet, in our own columns or in those of TRL, verl and SkyRL.
+"""Reads tasks from a file: JSON lines, a JSON list, CSV or parquet, in our columns or in those of TRL, verl and SkyRL.
 
     prompt    text, or a list of messages: one user message, before it at most one system message
     answer    reward_model.ground_truth (verl), reward_spec.ground_truth (SkyRL), answer, ground_truth or solution:
@@ -6,11 +6,11 @@
     id        id, task_id or extra_info.index; else FILE:LINE
     split     split or extra_info.split: train, or one of eval, test, validation and their short forms
 
-Every column but the prompt, and an `answer` that was used, is in `Task.data`, unchanged. A system message is there as
-"system": the environment decides what an agent is told beyond the question. Where no row names a split, or all of them
-say train, a fifth is held out by prompt, as in procedural sets. The split `all` is the whole file, for tests that were
-published as one. All rows are checked before one is used.
-Left out: longer dialogues, images, several files, addresses on a network.
+`Task.data` contains every column unchanged, except the prompt and an `answer` that was used. It contains a system
+message as "system": the environment decides what an agent is told beyond the question. If no row names a split, or all
+of them say train, the hash of the prompt makes about a fifth of the rows eval, as in procedural sets. The split `all`
+is the whole file, for published tests. All rows are checked before one is used. Left out: longer dialogues, images,
+several files, addresses on a network.
 """
 
 import os
@@ -51,7 +51,7 @@ class TaskFile:
     """Number of rows by source column, for each of prompt, answer, id and split."""
 
     def of(self, split: str) -> list[Task]:
-        """Return the tasks of a split; raise UsageError where it is empty."""
+        """Return the tasks of a split; raise UsageError if it has none."""
         check_part(split)
         if split == WHOLE:
             return list(self.tasks)
@@ -64,7 +64,7 @@ class TaskFile:
 
 
 def check_part(split: str) -> None:
-    """Raise an error for a name that is neither a split nor `all`."""
+    """Raise UsageError if a name is neither a split nor `all`."""
     if split != WHOLE:
         check_split(split)
 
@@ -77,13 +77,13 @@ def none_for(path: str, split: str, why: str) -> UsageError:
 
 
 def load_tasks(path: str | os.PathLike[str], split: str = "train") -> Sequence[Task]:
-    """Return the tasks of one split of a file, or of `all`. Raise TaskFileError where any row is wrong."""
+    """Return the tasks of one split of a file, or of `all`. Raise TaskFileError if any row is wrong."""
     check_part(split)
     return read_tasks(path).of(split)
 
 
 def read_tasks(path: str | os.PathLike[str]) -> TaskFile:
-    """Read a file of tasks to its end; raise TaskFileError that names the rows that are wrong."""
+    """Read a file of tasks to its end; raise a TaskFileError that names the wrong rows."""
     reading = TaskFileScan(path)
     entries = [entry for _, entry in reading.of(row_task_of)]
     if not reading.rows:
@@ -95,7 +95,10 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskFile:
 
 
 class TaskFileScan:
-    """One pass over a file, which counts rows by column and collects faults of rows, the first MAX_FAULTS as text."""
+    """One pass over a file.
+
+    It counts rows by column and collects faults of rows, the first MAX_FAULTS of them as text.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path, self.rows, self.columns = os.fspath(path), 0, Counter[str]()
@@ -123,7 +126,7 @@ class TaskFileScan:
             self._faults.append((number, f"{self.unit} {number} {visible(text)}".replace("\n", "\\n")))
 
     def check_asked(self, number: int, prompt: str, label: str) -> None:
-        """Collect a fault where another row has the same prompt in the other split."""
+        """Collect a fault if an earlier row has the same prompt in the other split."""
         before, other = self._first_by_prompt.setdefault(prompt, (number, label))
         if label != other:
             message = f"asks the same for {other!r}: what is trained on is no test"
@@ -137,13 +140,13 @@ class TaskFileScan:
         return TaskFileError(self.path, wrong, [text for _, text in sorted(self._faults)], self._count)
 
     def refuse(self) -> None:
-        """Raise TaskFileError where any row is wrong."""
+        """Raise TaskFileError if any row is wrong."""
         if (fault := self.fault()) is not None:
             raise fault
 
 
 def _compare(entries: Sequence[RowTask], reading: TaskFileScan) -> None:
-    """Collect faults that show only when rows are compared."""
+    """Collect faults between rows: a part that only some rows have, a repeated id, or a prompt in both splits."""
     for part in ("answer", "split"):
         other = next((entry.sources[part] for entry in entries if entry.sources[part]), "")
         for entry in entries:
@@ -159,7 +162,10 @@ def _compare(entries: Sequence[RowTask], reading: TaskFileScan) -> None:
 
 
 def divided(labels: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
-    """Return the split of each row: its label, or `otherwise` for all rows where no row has a label except train."""
+    """Return the split of each row: its label, or its entry in `otherwise` if it has none.
+
+    If no row has a label except train, `otherwise` decides for all rows.
+    """
     if set(labels) <= {"", "train"}:
         return tuple(otherwise)
     return tuple(label or other for label, other in zip(labels, otherwise, strict=True))

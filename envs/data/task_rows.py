@@ -1,4 +1,4 @@
-"""One row of a file as a task: its prompt, answer, id and split, and the columns that hold them.
+"""Makes a task of one row of a file: its prompt, answer, id and split, and the columns that hold them.
 
 `task_files` lists the columns. Left out: everything that needs other rows, such as an id that is used twice.
 """
@@ -24,7 +24,7 @@ _SPLIT_OF_NAME = {name: split for split, names in _NAMES.items() for name in nam
 
 @dataclass(slots=True)
 class RowTask:
-    """One row as a task, and the columns of its parts."""
+    """One row as a task, and the names of the columns that its parts come from."""
 
     number: int
     task: Task
@@ -53,7 +53,10 @@ def row_task_of(row: Row) -> RowTask:
 
 
 def first_of(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any]:
-    """Return the first of these columns that is not null, with its value; ("", None) where all are missing."""
+    """Return the first of these columns that is not null, with its value; ("", None) if all are missing.
+
+    The name a.b means the field b of the object in column a.
+    """
     for name in names:
         outer, _, inner = name.partition(".")
         value = columns.get(outer)
@@ -65,7 +68,7 @@ def first_of(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any
 
 
 def task_of(row: Row) -> Task:
-    """Return the task of a row, whatever the other rows say; its id is "" where the row has none."""
+    """Return the task of a row; its id is "" if the row has none."""
     return row_task_of(row).task
 
 
@@ -125,7 +128,10 @@ def _is_name(value: Any) -> bool:
 
 
 def label_of(columns: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the column that names the split, and the split ("" and "" without one); raise ValueError if unknown."""
+    """Return the column that names the split, and the split; both are "" if there is none.
+
+    Raise ValueError if it is unknown.
+    """
     source, value = first_of(columns, SPLITS)
     if not source:
         return "", ""

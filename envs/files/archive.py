@@ -1,6 +1,7 @@
-"""Members of a zip, read in memory: nothing is unpacked to disk, so a member's name cannot do harm.
+"""Reads members of a zip in memory: nothing is unpacked to disk, so a member's name cannot do harm.
 
-The declared size of a member is a reliable limit, because no more bytes of it are read. Left out: every other archive.
+The declared size of a member is a reliable limit, because no more bytes of it are read. Left out: other archive
+formats.
 """
 
 import zipfile
@@ -23,7 +24,10 @@ def opened(data: bytes) -> zipfile.ZipFile:
 
 
 def office_kind(archive: zipfile.ZipFile, limits: ReadLimits) -> str:
-    """Return docx, pptx or xlsx; "" for any other zip. The size of an office file is checked: it is unpacked whole."""
+    """Return docx, pptx or xlsx; "" for any other zip.
+
+    Raise `UnreadableFile` if an office file is too large when unpacked.
+    """
     kind = next((kind for name, kind in _OFFICE if name in archive.NameToInfo), "")
     unpacked = sum(entry.file_size for entry in archive.infolist())
     if kind and unpacked > limits.unpacked_bytes:
@@ -32,14 +36,17 @@ def office_kind(archive: zipfile.ZipFile, limits: ReadLimits) -> str:
 
 
 def listing(archive: zipfile.ZipFile, name: str, limits: ReadLimits) -> Iterator[str]:
-    """Yield the members with the paths that read them."""
+    """Yield a line for each member, with the path under which it can be read."""
     yield f"{name} is a zip; its members are read by these paths:"
     for member in limits.take((entry for entry in archive.infolist() if not entry.is_dir()), "members"):
         yield member if isinstance(member, str) else f"{name}/{member.filename} ({member.file_size} bytes)"
 
 
 def member(data: bytes, path: Sequence[str], limits: ReadLimits, room: int, depth: int = 1) -> bytes:
-    """Return the member at a path in an archive, or in an archive inside it."""
+    """Return the member at a path in an archive, or in an archive inside it.
+
+    `room` is the number of bytes that may still be unpacked, `depth` the number of archives opened so far.
+    """
     archive = opened(data)
     for end in range(len(path), 0, -1):
         name = "/".join(path[:end])

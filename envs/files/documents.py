@@ -1,7 +1,7 @@
-"""PDF and the office formats as lines of text, page by page, row by row. Only what is needed is read.
+"""Reads PDF and the office formats as lines of text, page by page and row by row, and no more than is needed.
 
-Left out: pictures, layout, comments, formulas (a sheet shows the values that were computed last), and the bound on time
-and memory (`reading`).
+Left out: pictures, layout, comments, and formulas (a sheet shows the values that were computed last). `reading` limits
+time and memory.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
-"""The kind of a file by its first bytes, because the suffix of a name may be wrong.
+"""Tells the kind of a file from its first bytes, because the suffix of a name may be wrong.
 
-Left out: telling kinds of text, and what a zip holds, apart (`reading`).
+`plain_text` tells kinds of text apart, and `archive` kinds of zip.
 """
 
 _BEGINNINGS = (
@@ -44,7 +44,7 @@ def kind_of(data: bytes) -> str:
 
 
 def is_whole(data: bytes, kind: str) -> bool:
-    """Return False for an image or sound whose end shows that it is cut off, else True."""
+    """Return False if the end of an image or sound shows that it is cut off, else True."""
     if kind == "png":
         return b"IEND" in data[-64:]
     if kind == "jpeg":

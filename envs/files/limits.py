@@ -44,7 +44,7 @@ class ReadLimits:
         return f"(cut here: {name}={getattr(self, name)} is the most that is read of a file)"
 
     def take(self, items: Iterable[T], name: str) -> Iterator[T | str]:
-        """Yield as many items as the limit `name` allows, then the cut line if there are more."""
+        """Yield as many items as the limit `name` allows, and then, if there are more, the text of `cut`."""
         left = iter(items)
         yield from islice(left, getattr(self, name))
         for _ in left:

@@ -1,7 +1,7 @@
 """The files that an agent may read: those of the task, in memory, and those below one folder, but none outside it.
 
-A folder is walked from its descriptor, name by name, and no link is followed, so a change during the walk cannot
-lead out either. Left out: the contents of files.
+A path is opened name by name, each from the folder before it, and no link is followed. So a change of the folder
+meanwhile cannot lead outside it. `reading` reads the contents of files.
 """
 
 import os
@@ -20,7 +20,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ResolvedFile(NamedTuple):
-    """The file that a path led to."""
+    """The file at a path, or at the beginning of a path that continues inside an archive."""
 
     name: str
     data: bytes
@@ -30,14 +30,17 @@ class ResolvedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFiles:
-    """The files of one episode."""
+    """The files that an agent may read in one episode."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by path. They take precedence over files of the folder."""
     folder: Path | None = None
 
     def read(self, path: str, max_bytes: int) -> ResolvedFile:
-        """Return the file at a path, or at the beginning of a path. Raise `ToolError` if there is none."""
+        """Return the file at a path, or at the beginning of a path into an archive.
+
+        Raise `ToolError` if there is none.
+        """
         names = names_of(path)
         for end in range(1, len(names) + 1):
             if (name := "/".join(names[:end])) in self.files:
@@ -83,7 +86,7 @@ def _no_file(path: str, name: str, names: Sequence[str]) -> ToolError:
 
 
 def _read_below(folder: Path, names: Sequence[str], max_bytes: int) -> ResolvedFile:
-    """Open one name after the other, each below the last, until one is a file, and read it."""
+    """Open the names one after the other, each below the folder before it, until one is a file; return that file."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for end, name in enumerate(names, 1):

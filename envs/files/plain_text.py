@@ -1,6 +1,6 @@
-"""Text files as lines: any encoding, JSON and XML broken into lines, HTML as what a reader sees of it.
+"""Reads text files as lines, in any encoding. Long JSON and XML is broken into lines; of HTML the visible text is read.
 
-XML is never parsed, so its entities are never expanded. Left out: the bound on time and memory (`reading`).
+XML is never parsed, so its entities are never expanded. `reading` limits time and memory.
 """
 
 import codecs

@@ -1,8 +1,8 @@
-"""The lines of a file of any kind. Files are not trusted, so they are read in a process that can be killed.
+"""Reads the lines of a file of any kind, in a process that can be killed, because files are not trusted.
 
-If a file needs too much time or memory, or kills the process, the agent is told so. Results are cached by the bytes of
-the file, because the episodes of a group read the same files. Left out: which file (`place`), and which lines are
-shown (`envs.core.window`).
+If a file needs too much time or memory, or ends the process, the agent is told so. Results are cached by the bytes of
+the file, because the episodes of a group read the same files. `place` finds the file, and `envs.core.window` chooses
+the lines that are shown.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def require_readers() -> None:
 
 
 class FileReadJob:
-    """The program of the reading processes."""
+    """The functions that the reading processes run."""
 
     @staticmethod
     def load(setting: str) -> str:

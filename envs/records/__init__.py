@@ -1,1 +1,1 @@
-"""Recorded episodes: stepped by hand, replayed, scored again."""
+"""Recorded episodes: stepping an episode by hand, replaying it, and computing another reward for it."""

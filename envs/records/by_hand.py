@@ -1,11 +1,12 @@
-"""One episode stepped by hand, of one seat or several: turns can be taken back, left to a game's script, and recorded.
+"""One episode stepped by hand, with one seat or several: turns can be taken back, given by a demonstrator, and
+recorded.
 
-With `seat` among the options that seat of a game is played by hand, and its demonstrator plays the others; the record
-holds all of them. Taking a turn back restores the snapshot before it. Where there is no snapshot, because a toolkit has
-none or the turns were recorded ones, the episode is opened again and its turns are repeated with recorded outcomes: no
-tool runs twice, but the state that earlier calls had left in a toolkit is lost; `rebuilt` says so.
+If the options have `seat`, that seat of a game is played by hand, and its demonstrator plays the others; the record
+holds all of them. Taking a turn back restores the snapshot before it. Without a snapshot (a toolkit has none, or the
+turns were recorded), the episode is opened again and its turns are repeated with recorded outcomes: no tool runs twice,
+but a toolkit loses the state that earlier calls left in it, and `rebuilt` is True.
 
-Foreign environments have no snapshots: they are stepped to their end, and recorded there. Left out: asking a person for
+Foreign environments have no snapshots: they are stepped to their end, and then recorded. Left out: asking a person for
 turns, and printing (`palaestra play`).
 """
 
@@ -36,7 +37,7 @@ _ENDED = "the episode has ended: /undo takes the last turn back, /reset begins a
 
 @dataclass(frozen=True, slots=True)
 class PlayedTurn:
-    """A turn of a seat, and the snapshot of the episode before it; None where there is no snapshot."""
+    """A turn of a seat, and the snapshot of the episode before the turn; None if there is no snapshot."""
 
     seat: Seat
     text: str
@@ -44,10 +45,10 @@ class PlayedTurn:
 
 
 class ByHand:
-    """An environment or game whose episode is stepped by hand."""
+    """Player of an environment or game, whose episode is stepped by hand."""
 
     def __init__(self, playable: Playable, env_id: str, options: Mapping[str, Any], seat: str | None = None) -> None:
-        """Prepare to play by hand; where `seat` is not None, only that seat."""
+        """Prepare to play all seats by hand, or only `seat` if it is not None."""
         if seat is not None and seat not in playable.seats:
             raise UsageError(f"seat is {seat!r}; expected one of {', '.join(map(repr, playable.seats))}")
         self.playable, self.env_id, self.options, self.hand_seat = playable, env_id, options, seat
@@ -68,7 +69,7 @@ class ByHand:
 
     @property
     def event(self) -> Event:
-        """Return the latest event of `seat`: its new messages, or its end."""
+        """Return the latest event of `seat`: its new messages, or the end of its episode."""
         event = (self.ended or self.pending).get(self.seat)
         if event is None:
             raise UsageError(f"the environment failed: {_ENDED}")
@@ -97,14 +98,15 @@ class ByHand:
         return self.machine.state.attempt(seat)
 
     def open(self, seed: int | None = None, task: int | None = None) -> Start:
-        """Begin an episode; seed and task are drawn where they are None."""
+        """Begin an episode. If the seed or the task is None, it is drawn at random."""
         _, start = draw_start(None, seed, task, self.playable.task_count)
         self._begin({seat: replace(start, seat=seat) for seat in self.playable.seats}, None)
         self._script_others()
         return start
 
     def load(self, records: Sequence[Record]) -> None:
-        """Repeat a recorded episode to where it ended or was cut off. The script plays seats without a record."""
+        """Repeat a recorded episode up to its recorded end or cut. The demonstrator plays the seats that have no
+        record."""
         machine, episodes = self.machine, {record.episode.attempt.seat: record.episode for record in records}
         self._begin(starts_of(machine, episodes), records[0].episode.attempt.task)
         rule = None
@@ -117,9 +119,9 @@ class ByHand:
             raise UsageError(f"{self.env_id} is not what it was when this was recorded: {error}") from error
 
     def say(self, text: str) -> None:
-        """Take the turn of the seat whose turn it is, and the turns that the script has after it.
+        """Take the turn of the seat whose turn it is, and then the turns of the demonstrator.
 
-        A turn whose reward raises is recorded too, so that it can be taken back.
+        If the reward raises an error after a turn, the turn is recorded too, so that it can be taken back.
         """
         seat = self._pending_seat()
         try:
@@ -134,7 +136,7 @@ class ByHand:
         return self._scripted_turn(self._pending_seat())
 
     def undo(self, count: int = 1) -> None:
-        """Take back the last `count` turns by hand, and the turns that the script took after them."""
+        """Take back the last `count` turns by hand, and the turns that the demonstrator took after them."""
         machine = self.machine
         by_hand = [place for place, turn in enumerate(self.turns) if not self._is_scripted(turn.seat)]
         if not 0 < count <= len(by_hand):
@@ -150,7 +152,8 @@ class ByHand:
             self.turns, self.ended, self.pending = turns_before, {}, branches.put(machine, stand)
 
     def closed(self) -> Events:
-        """Return how the episode ended; while it runs, how it would end if the seat at its turn were cut off now."""
+        """Return the last event of every seat. While the episode runs, return those that would follow if the seat whose
+        turn it is were cut off now."""
         if self.ended:
             return self.ended
         machine = self.machine
@@ -167,7 +170,8 @@ class ByHand:
             release(twin)
 
     def records(self) -> list[Record]:
-        """Return the records of all seats; an unfinished episode is recorded as `closed` ends it."""
+        """Return the records of all seats. An unfinished episode is recorded as if it were cut off now (see
+        `closed`)."""
         records = []
         for seat, event in self.closed().items():
             assert event.attempt is not None and event.ending is not None, "an ending carries the attempt"
@@ -211,7 +215,7 @@ class ByHand:
             self.pending |= events
 
     def _lead(self, turns: Iterable[PlayedTurn], attempts: Mapping[Seat, Attempt]) -> None:
-        """Take turns whose calls have their recorded outcomes."""
+        """Take these turns; their calls are not run, but get the recorded outcomes."""
         machine, outcomes = self.machine, Outcomes(attempts, live=True)
         machine.eager = False
         try:
@@ -233,7 +237,7 @@ class ByHand:
         return merged_final(machine.spec.owner, takers, finals)
 
     def _cut_off_twin(self, twin: Machine, seat: Seat, final: Mapping[str, Any]) -> Events:
-        """Lead another machine by recorded outcomes to this turn, where `seat` is cut off, and return the ends."""
+        """Repeat the episode in machine `twin` with recorded outcomes, cut `seat` off, and return the last events."""
         episodes = {}
         for other_seat, start in self._starts.items():
             ending = Ending.LENGTH_LIMIT if other_seat == seat else Ending.TURN_LIMIT

@@ -1,8 +1,8 @@
-"""Recorded episodes that belong together: one episode, or all seats of a game, and the machines to run them again.
+"""Records that belong together (one episode, or all seats of a game), and the machines to run them again.
 
-Seats are recorded as episodes of their own, and only together are they a game: one seat hears what another said, and
-the rounds decide the rewards. A record names what was played; a service that it names (`palaestra.options`) is used
-only where the caller names it too. Left out: running them (`replay`), and finding files (the command line).
+Each seat of a game has a record of its own. Only all of them are a game, because one seat hears what another said, and
+the rounds decide the rewards. If a record names a service (`palaestra.options`), the service is used only if the caller
+names it too. Left out: running the records (`replay`), and finding files (the command line).
 """
 
 import shlex
@@ -31,7 +31,8 @@ class GameCollector:
         self._open: dict[str, list[dict[Seat, Placed]]] = {}
 
     def add(self, source: str, place: str, record: Record) -> list[Placed] | None:
-        """Add a record and return its game where it is complete, else None. A game's records have one source."""
+        """Add a record. If its game is complete, return the game's records, otherwise None. All of them must have the
+        same `source`."""
         if "seat" in record.options or not is_game(record.env_id):
             return [(place, record)]
         require_loaded(record.env_id, place)
@@ -60,11 +61,11 @@ class ReplayMachines:
     """Machines to replay in, one for each id and its options, made when first needed."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        """Set the options of the caller, which replace those of a record."""
+        """`options` are the caller's, which replace those of a record."""
         self._options, self._machines = dict(options or {}), dict[str, Machine]()
 
     def machine(self, env_id: str, options: Mapping[str, Any]) -> Machine:
-        """Return the machine of an id with a record's options. A task file is not needed: a record holds its task."""
+        """Return the machine of an id with a record's options, except the file of tasks: the record holds its task."""
         left_out = {"tasks", "seat"} | ({"split"} if options.get("split") == WHOLE else set())
         machine_options = {name: value for name, value in options.items() if name not in left_out} | self._options
         key = f"{env_id} {to_plain(machine_options)!r}"

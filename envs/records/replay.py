@@ -1,12 +1,12 @@
-"""Recorded episodes run again: the environment's own rules over recorded outcomes, without tools, network or model.
+"""Replay of recorded episodes: the environment's rules run again on recorded outcomes, without tools, network or model.
 
 A turn goes through the same parser, checks, clipping and reward as when it was played; results of tools and final
 states of toolkits are taken from the record. So an identical replay proves that the record is complete, that the
 environment has not changed, and that its reward depends on the Attempt alone. A reward that asks a judge asks again:
 that needs the judge, and is identical only if the judge answers the same.
 
-A game is run with all of its seats. Where one was played against demonstrators (`seat=NAME`), those play again, with
-their tools: they depend on task, seed and turn alone, unless the recorded seat changed a toolkit that they share. Left
+A game is run with all of its seats. If demonstrators played the other seats (`seat=NAME`), they play again, and their
+tools run: they depend only on task, seed and turn, unless the recorded seat changed a toolkit that they share. Left
 out: foreign environments, whose internals are not visible, and which records are one game (`gathering`).
 """
 
@@ -39,7 +39,8 @@ class Difference(Exception):
 def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None = None) -> Difference | None:
     """Run an episode again, or all seats of a game; return the first difference to its record, or None.
 
-    `rule` plays the seats that were not recorded. A BROKEN episode is run as far as it got; there is no reward then.
+    `rule` plays the seats that were not recorded. A BROKEN episode is run up to where it broke; its reward is not
+    compared.
     """
     try:
         events = lead(machine, episodes, rule)
@@ -63,7 +64,7 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | 
 
 
 def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None = None) -> Events:
-    """Play recorded turns to their end, BROKEN ones as far as they got. Raise Difference where messages differ.
+    """Play the recorded turns to the end, or to where a BROKEN episode broke. Raise Difference if messages differ.
 
     The episode is dropped at the end, and the machine can play another.
     """
@@ -102,7 +103,7 @@ def starts_of(machine: Machine, episodes: Mapping[Seat, Episode]) -> dict[Seat, 
 
 
 def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | None) -> Iterator[tuple[Seat, str]]:
-    """Yield turns while the machine takes them: recorded ones, and turns by rule of seats that were not recorded."""
+    """Yield turns while the machine takes them: recorded ones, and turns of `rule` for seats that were not recorded."""
     ruled, first = 0, next(iter(episodes.values()))
     while machine.state is not None and machine.is_open:
         turn: tuple[Seat, str] | None = None
@@ -126,14 +127,15 @@ def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | N
 
 
 class Outcomes:
-    """Recorded outcomes of jobs. Rewards alone are computed again."""
+    """Recorded outcomes of jobs, which are used instead of running them; only rewards are computed again."""
 
     def __init__(self, attempts: Mapping[Seat, Attempt], live: bool = False, broken: bool = False) -> None:
-        """Set the recorded attempts. Toolkits start and close if `live`. A `broken` one ends where outcomes end."""
+        """`attempts` are the recorded ones. If `live`, toolkits start and close. If `broken`, the episode breaks where
+        the recorded outcomes end."""
         self.attempts, self.live, self.broken = attempts, live, broken
 
     def settle(self, machine: Machine, reply: MachineReply) -> Events:
-        """Return the events of a reply, with outcomes of its jobs from the record. The machine is not `eager`."""
+        """Return the events of a reply, with outcomes of its jobs from the record. The machine must not be `eager`."""
         while isinstance(reply, Pending):
             reply = machine.resume(self._answered(reply, reply.about))
         if not self.live:
@@ -165,7 +167,7 @@ class Outcomes:
         return pending
 
     def _none_left(self, pending: Pending, where: str, recorded: str, replayed: str) -> Pending:
-        """Time out the job, which broke the episode and has no outcome; raise Difference in an unbroken episode."""
+        """Mark the job as late if the recorded episode is BROKEN: this job broke it. Otherwise raise Difference."""
         if not self.broken:
             raise Difference(where, recorded, replayed)
         pending.works[0].late = True
@@ -173,7 +175,7 @@ class Outcomes:
 
 
 def _drop(machine: Machine, live: bool) -> None:
-    """Drop the episode without its tools, or release it where they are `live`."""
+    """Drop the episode. If `live`, release its toolkits; else they never started, and are only forgotten."""
     machine.eager = True
     if live:
         release(machine)
@@ -185,7 +187,7 @@ def _drop(machine: Machine, live: bool) -> None:
 
 
 def same(where: str, recorded: Any, replayed: Any) -> None:
-    """Raise Difference where two values differ; in sequences, at the first different place."""
+    """Raise Difference if two values differ; in sequences, at the first different place."""
     if recorded == replayed:
         return
     if isinstance(recorded, Sequence) and isinstance(replayed, Sequence) and not isinstance(recorded, str):
@@ -197,7 +199,8 @@ def same(where: str, recorded: Any, replayed: Any) -> None:
 
 
 def _outcome(item: Prepared | Call, recorded: Call) -> Call:
-    """Return the recorded call if it matches the replayed one. Old records hold only what the agent wrote."""
+    """Return the recorded call if it matches the replayed one, else raise Difference. Old records hold only what the
+    agent wrote."""
     if isinstance(item, Call):
         same("a refused call", recorded, item)
         return recorded
@@ -218,13 +221,13 @@ def _call_text(item: Prepared | Call) -> str:
 
 
 def _is_cut(seat: Seat, episode: Episode) -> bool:
-    """Return whether the seat was stopped from outside: its last message is then an unfinished turn, if any."""
+    """Return whether the seat was stopped from outside. Its last message may then be an unfinished turn."""
     ending = episode.ending
     return (ending is Ending.LENGTH_LIMIT and not episode.fault) or (ending is Ending.BROKEN and seat is None)
 
 
 def _cut_off(machine: Machine, episodes: Mapping[Seat, Episode]) -> MachineReply | None:
-    """End an episode without further turns as the record ended; return None where it was not ended from outside."""
+    """Stop an episode without further turns as its record says; return None if it was not ended from outside."""
     for seat, episode in episodes.items():
         if _is_cut(seat, episode):
             last = episode.attempt.messages[-1]

@@ -1,4 +1,4 @@
-"""Another reward over recorded episodes: an idea about rewards is tried on recorded episodes before any training.
+"""Another reward for recorded episodes: an idea about rewards can be tried on recorded episodes before any training.
 
 A reward is named as an environment's id (its `reward` and declared parts), or as a function "module:name" that takes an
 Attempt and returns what the `reward` of an environment may return. The same rules apply: success is from 0 to 1, and
@@ -31,7 +31,8 @@ Scorer = Callable[[Attempt], tuple[float, Mapping[str, float]]]
 
 
 def find_scorer(name: str, options: Mapping[str, Any] | None = None) -> Scorer:
-    """Return the reward of that name: of an environment opened with these options, or a function of an Attempt."""
+    """Return the reward with this name: that of an environment, opened with these options, or a function of an
+    Attempt."""
     if registered_author(name.rpartition(":")[2]) is not None:
         return partial(judge, ReplayMachines(options).machine(name, {}).spec)
     module, colon, function = name.partition(":")
@@ -47,7 +48,7 @@ def find_scorer(name: str, options: Mapping[str, Any] | None = None) -> Scorer:
 
 
 def rescore(record: Record, scorer: Scorer) -> Record:
-    """Return the episode with another reward; BROKEN ones stay without. Lessons used the old reward and are dropped."""
+    """Return the record with another reward; BROKEN ones get none. Lessons used the old reward, and are dropped."""
     if record.episode.reward is None:
         return replace(record, lessons=())
     try:
@@ -58,7 +59,7 @@ def rescore(record: Record, scorer: Scorer) -> Record:
 
 
 def rescore_game(whole: Sequence[Placed], game_id: str, stage: ReplayMachines) -> list[Record]:
-    """Return the seats of a game with the rewards of another game's rounds. A BROKEN one stays without a reward."""
+    """Return the records of a game's seats, with rewards from the rounds of `game_id`. A BROKEN game gets no reward."""
     (place, first), records = whole[0], [record for _, record in whole]
     if first.episode.reward is None:
         return [replace(record, lessons=()) for record in records]
@@ -79,7 +80,7 @@ def rescore_game(whole: Sequence[Placed], game_id: str, stage: ReplayMachines) -
 
 
 def judge(spec: Spec, attempt: Attempt) -> tuple[float, Mapping[str, float]]:
-    """Return reward and parts of an attempt from an author's object that has played no episode."""
+    """Return reward and parts of an attempt. The author's object has played no episode, so it has no state of one."""
     if attempt.seat not in spec.seats:
         raise UsageError(f"the attempt is of the seat {attempt.seat!r}; the seats of {spec.name} are {spec.seats}")
     try:
@@ -94,7 +95,7 @@ def judge(spec: Spec, attempt: Attempt) -> tuple[float, Mapping[str, float]]:
 
 
 def complete(returned: Any, seconds: float) -> Any:
-    """Return the result of a reward or an explanation, awaited where needed. Raise Broken after `seconds`."""
+    """Return the result of a reward or an explanation, awaited if necessary. Raise Broken after `seconds`."""
     if not isawaitable(returned):
         return returned
     work = Work("reward", lambda: returned, Conditions(WorkMode.ASYNC, seconds))
@@ -110,7 +111,8 @@ def _rewarded(record: Record, reward: float | None, parts: Mapping[str, float], 
 
 
 def _of_function(name: str, function: Callable[[Attempt], Any]) -> Scorer:
-    """Return a scorer from a function; its parts are those that it declares, as Progressive does, or success alone."""
+    """Return a scorer from a function. Its parts are those in the function's attribute `parts`, or else success
+    alone."""
     declared: Mapping[str, RewardPart] = getattr(function, "parts", {"success": RewardPart()})
     check_declared(name, declared)
 

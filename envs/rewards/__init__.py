@@ -1,1 +1,1 @@
-"""Grading answers: pure functions that environments use in their rewards."""
+"""Grades answers: pure functions that environments use in their rewards."""

@@ -1,4 +1,4 @@
-"""Finding the final answer in a response, and describing to a person what was read."""
+"""Finds the final answer in a response, and describes to a person what was read."""
 
 import re
 
@@ -13,10 +13,10 @@ _EMPHASISED = re.compile(r"(\*{1,3}|`{1,3})([^*`]*[^*`\s][^*`]*)\1")
 
 
 def final_answer(text: str | None) -> str | None:
-    """Return the rest of the line after the last "Answer:", or the whole text where there is no "Answer:".
+    """Return the rest of the line after the last "Answer:", or the whole text if there is no "Answer:".
 
-    Markdown marks around it are removed. Underscores belong to names (__init__), unless they were opened before
-    "Answer:".
+    Markdown emphasis around the answer is removed. Underscores are kept, because they may belong to a name (__init__),
+    unless the emphasis was opened before "Answer:".
     """
     if text is None:
         return None
@@ -30,7 +30,7 @@ def final_answer(text: str | None) -> str | None:
 
 
 def reading(value: str | None, place: str, rule: str) -> str:
-    """Return the explanation of a reward (`ToolEnv.explain`): what was read, from which place, and how it counts."""
+    """Return the explanation of a reward (`ToolEnv.explain`): what was read, from where, and the rule that counts."""
     return f"nothing can be read from {place}" if value is None else f"read {value[:MAX_SHOWN]!r} from {place}; {rule}"
 
 

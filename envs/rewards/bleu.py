@@ -1,12 +1,12 @@
-"""Length-aware BLEU of a short answer (arXiv 2512.07478; its formula is not public, this one is docs/papers.md's).
+"""Length-aware BLEU of a short answer (arXiv 2512.07478; docs/papers.md defines it, because its formula is not public).
 
 The order of n-grams is at most the reference's length, so a short answer is not scored by n-grams that it cannot have:
 `exp(mean of ln p_n)` times a brevity penalty, where `p_1` is the share of words that match and `p_n` above it is
 `(matches + 1) / (total + 1)`. Words and numbers are those of `quotation`; articles stay. In scripts without spaces
-between words, each letter is a word. Where yes, no, true or false is expected, only an exact match counts.
+between words, each letter is a word. If yes, no, true or false is expected, only an exact match counts.
 
-In the plain form padding raises the score of a short answer ("new x x" beats "new"), since the brevity penalty counts
-words that match nothing. Without `plain` it counts matching words alone, so that a wrong word never helps.
+With `plain`, extra words raise the score of a short answer ("new x x" beats "new"), because the brevity penalty counts
+words that match nothing. Without `plain` it counts only matching words, so that a wrong word never helps.
 """
 
 import unicodedata
@@ -27,8 +27,8 @@ def length_aware_bleu(
 ) -> float:
     """Return the best score over the expected answers, from 0 to 1; an exact match is 1.
 
-    Beyond `verbosity` times the reference's length a penalty falls with each further word. `plain` counts words that
-    match nothing against brevity too.
+    An answer with more than `verbosity` times the reference's words loses score with each further word. With `plain`,
+    words that match nothing count as length too.
     """
     references = [expected] if isinstance(expected, str) else list(expected)
     if not answer or not answer.strip():
@@ -54,14 +54,14 @@ def _against(answer: str, expected: str, verbosity: float, plain: bool) -> float
 
 
 def wordiness(answer: str, expected: str, verbosity: float) -> float:
-    """Return 1 up to `verbosity` times as many words as the reference has; it falls with each further word."""
+    """Return 1 for an answer of up to `verbosity` times the reference's words, and less with each further word."""
     if verbosity == inf:
         return 1.0
     return min(1.0, exp(1 - length(answer) / (verbosity * max(1, length(expected)))))
 
 
 def length(text: str) -> int:
-    """Return how many words a text has, each of at most WORD_CHARS characters: what is joined by dashes is many."""
+    """Return the number of words, or one for each WORD_CHARS characters if that is more (dashes can join words)."""
     return max(len(words(text)), len(" ".join(text.split())) // WORD_CHARS)
 
 

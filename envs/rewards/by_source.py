@@ -1,13 +1,13 @@
-"""The rule reward of Reagent's pool of questions (arXiv 2601.22154): one rule for each kind of answer.
+"""The rule reward for Reagent's pool of questions (arXiv 2601.22154): one rule for each kind of answer.
 
     math      the same value or expression: 1, else 0 (`mathematics`)
     words     the same words: 1; else token F1 with the nearest expected answer, from 0.3 on; else 0 (`quotation`)
-    whether   yes, no, true or false: 1 where a clause of the answer says it alone ("It is yes, I think", but not "no
+    whether   yes, no, true or false: 1 if a clause of the answer says only this ("It is yes, I think", but not "no
               idea" or "not true"), and nothing says its opposite, else 0
 
-A source names its kind: that of mathematics (DeepScaleR, AIME, MATH) is `math`, of search and reading `words`. Without
-one the expected answer decides: a number or TeX is mathematics. An empty answer is never right. Left out:
-finding the answer in a text (`answer`).
+The kind is `whether` if yes, no, true or false is expected. Otherwise the name of the source decides: data sets of
+mathematics (DeepScaleR, AIME, MATH) are `math`, those of search and reading `words`. Without such a name the expected
+answer decides: a number or TeX is mathematics. An empty answer is never right. `answer` finds the answer in a text.
 """
 
 import re

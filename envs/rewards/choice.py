@@ -1,8 +1,9 @@
-r"""Multiple choice: the letter that an attempt chose. An attempt that names two letters has chosen none.
+r"""Finds the letter that an attempt chose in a multiple-choice question. An attempt that names two letters chose none.
 
-Places are searched in this order, and the first that names any letter decides: \boxed{C}; <answer>C</answer>; "Answer:
-(C)"; the last line, where it says "the answer is C", or ends as in "so it is (C)." or with a bare "C". A letter that
-the last line denies ("I exclude C") is not a choice. Left out: matching an option's words instead of its letter.
+The following places are searched in this order, and the first that names any letter decides: \boxed{C};
+<answer>C</answer>; "Answer: (C)"; the last line, if it says "the answer is C", or ends as in "so it is (C)." or with
+only "C". A letter that the last line denies ("I exclude C") is not a choice. Left out: an answer that gives an option's
+words instead of its letter.
 """
 
 import re
@@ -44,7 +45,7 @@ _MAX_DENIAL_CHARS = 200
 
 
 def chosen(text: str | None, letters: str = LETTERS) -> str | None:
-    """Return the chosen letter, or None where no letter or several letters were chosen."""
+    """Return the chosen letter, or None if no letter or several letters were chosen."""
     if text is None:
         return None
     places = [_in_boxes(text), *([match[1] for match in place.finditer(text)] for place in (_TAGGED, _MARKED))]
@@ -63,7 +64,7 @@ def _in_boxes(text: str) -> list[str]:
 
 
 def _in_line(line: str, letters: str) -> str | None:
-    """Return the one letter that the last line states as the answer or ends with, or None."""
+    """Return the only letter that the last line states as the answer, or ends with; None if there is no such letter."""
     if statements := list(_SAID.finditer(line)):
         if any(
             _denied(line, statement.start()) or _ALTERNATIVE.match(line, statement.end()) for statement in statements
@@ -82,9 +83,9 @@ def _denied(line: str, at: int) -> bool:
 
 
 def _letter(label: str, letters: str) -> str | None:
-    """Return the one letter that a box or a marked line names, perhaps with the option's words behind it.
+    """Return the only letter that a box or a marked line names, perhaps followed by the option's words; otherwise None.
 
-    Another option's letter among those words makes it two letters, except for a unit after a number (40 C) and the
+    Another option's letter among those words counts as a second letter, except a unit after a number (40 C) and the
     article "A".
     """
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", label).strip().strip("$")

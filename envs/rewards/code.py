@@ -1,16 +1,16 @@
-"""Judging a program that an agent wrote by hidden tests, in a sandbox where it never meets them.
+"""Grades a program that an agent wrote by hidden tests, in a sandbox where the program cannot read the tests.
 
     grade = await grade_program(program_of(attempt.answer), tests, sandbox="local")
     grade.fraction, grade.all_passed, grade.why
 
-There are three kinds of tests (`code_tests`). A program that reads stdin runs in a new process for each case, and its
-output is compared here. A function is called in a session of the program's own, and its result, sent as a plain value,
-is compared here. Tests in Python run in a second session, and each call they make is sent to the program
-(`remote_calls`). Expected values are never where the program could look, and a program that dies, stalls or lies fails
-its case. Time is that of the processor, so that a machine which is busy with others makes no program wrong. Only the
-sandbox itself, or tests that do not run before the program is first asked, is Broken. `why` says to a person what the
-first failed test gave, expected and got; so no agent may read it. Left out: finding the program in an answer
-(`code_block`), and special judges.
+There are three kinds of tests (`code_tests`). A program that reads stdin runs in a new process for each case, and this
+process compares its output. A function is called in a session of the program's own, and this process compares its
+result, which is sent as a plain value. Tests in Python run in a second session, and each call they make is sent to the
+program (`remote_calls`). Expected values are never in a process of the program, and a program that dies, hangs or sends
+a false reply fails its case. Limits count processor time, so that a busy machine makes no program fail. `Broken` is
+raised only if the sandbox fails, or if tests fail before they first call the program. `why` tells a person the input,
+the expected and the actual output of the first failed test; so no agent may read it. Left out: finding the program in
+an answer (`code_block`), and special judges.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _SLACK_CHARS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Limits of a program, in seconds of processor time; by the clock it has PATIENCE times as many."""
+    """Limits of a program, in seconds of processor time; its limits by the clock are PATIENCE times as long."""
 
     seconds: float = 6.0
     """Seconds for one case, or one call."""
@@ -74,14 +74,14 @@ class Grade:
 
     @property
     def all_passed(self) -> bool:
-        """Return whether there is a case and none failed."""
+        """Return whether at least one case was tested and all cases passed."""
         return bool(self.passed) and all(self.passed)
 
 
 async def grade_program(
     program: str | None, tests: HiddenTests, *, allowance: Allowance | None = None, sandbox: Where = "local"
 ) -> Grade:
-    """Grade a program by its tests; no test runs where `program` is None or does not compile."""
+    """Return the grade of a program by its tests; no test runs if `program` is None or does not compile."""
     if not isinstance(program, str | None) or not isinstance(tests, HiddenTests):
         raise UsageError(
             f"program is a {type(program).__name__} and tests are a {type(tests).__name__}; expected text or None, "
@@ -131,7 +131,7 @@ class _Grading:
         return Grade(True, tuple(passed), self.why)
 
     async def by_calls(self) -> Grade:
-        """Run all cases in one session; where the program ends it, the next case starts another."""
+        """Run all cases in one session; if a case gets no reply, the next case gets a new session."""
         passed: list[bool] = []
         session: Session | None = None
         try:
@@ -162,7 +162,7 @@ class _Grading:
         return Grade(True, tuple(passed), self.why)
 
     async def by_assertions(self) -> Grade:
-        """Run tests and program in two sessions; calls go to the program, and plain values come back."""
+        """Run tests and program in two sessions: calls are sent to the program, and plain values are sent back."""
         player, fault = await self._load()
         async with aclosing(player):
             if fault:
@@ -172,7 +172,10 @@ class _Grading:
         return Grade(True, (passed,), self.why)
 
     async def _run_tests(self, judge: Session, player: Session) -> bool:
-        """Send the calls of the tests to the program until the tests end; before the first call it does not run."""
+        """Send the calls of the tests to the program, which starts at the first call.
+
+        Return whether the tests passed.
+        """
         token = secrets.token_hex(16)
         arguments = (self.tests.context, self.tests.code, self.tests.function, token)
         step = f"{_HARNESS}\ntests = Tests{arguments!r}\ntests.continue_with()"
@@ -274,7 +277,7 @@ def _arguments(values: Any) -> str:
 
 
 def _said(result: Result, token: str = "") -> str | None:
-    """Return the JSON text after the last mark that a run printed, or None without a mark."""
+    """Return the JSON text after the last mark that a run printed; None if it printed no mark."""
     _, mark, text = result.stdout.rpartition(remote_calls.MARK + token)
     return text.strip() if mark else None
 

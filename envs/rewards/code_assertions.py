@@ -1,8 +1,8 @@
-"""Reading tests in Python: which function they test, whether they can fail, whether they can be judged.
+"""Reads tests in Python: finds the function that they test, and checks whether they can fail and can be judged.
 
-Tests and program run in two sessions, and only values are sent between them. Tests that cannot be judged so are
-refused: those that hand a function to the program, and those that assert something about an argument after the call.
-Both are found in the text of the tests. Left out: faults that show only when the tests run.
+Tests and program run in two sessions, and only values are sent between them. So some tests are refused: those that hand
+a function to the program, and those that assert something about an argument after the call. Both are found in the text
+of the tests. Left out: faults that show only when the tests run.
 """
 
 import ast
@@ -20,9 +20,9 @@ _BINDS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def split_setup(source: str, function: str = "", prompt: str = "") -> tuple[str, str]:
     """Split a set-up into code for both sessions and code for the tests alone.
 
-    Both get imports, classes, and the functions that the agent's `prompt` holds. The tests alone get values and
-    other functions, which may be the answer. Raise ValueError where a class is the answer itself, or uses what the
-    program does not get.
+    Both get imports, classes, and the functions that the agent's `prompt` contains. Only the tests get values and other
+    functions, which may be the answer. Raise ValueError if a class defines `function`, or uses what the program does
+    not get.
     """
     body = _tree(source, "its set-up is").body
     both = [
@@ -59,7 +59,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def function_of(assertions: str, context: str, setup: str = "") -> str:
-    """Return the function that assertions call and that neither context nor set-up defines."""
+    """Return the name of the function that the assertions call and that neither context nor set-up defines."""
     nodes = parsed(assertions)
     defined = _bound([*nodes, *ast.walk(_tree(context)), *ast.walk(_tree(setup))])
     called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
@@ -72,7 +72,7 @@ def function_of(assertions: str, context: str, setup: str = "") -> str:
 
 
 def parsed(code: str) -> list[ast.AST]:
-    """Return the nodes of tests in Python; raise ValueError where none of them could ever fail."""
+    """Return the nodes of tests in Python; raise ValueError if none of them can ever fail."""
     nodes = list(ast.walk(_tree(code)))
     if not any(map(_can_fail, nodes)):
         raise ValueError("its tests assert nothing, so every program would pass them; expected `assert f(1) == 2`")
@@ -97,7 +97,7 @@ def _can_fail(node: ast.AST) -> bool:
 
 
 def judgeable(code: str, function: str, context: str = "") -> None:
-    """Raise ValueError where a right program would fail, since what the tests look at is not sent."""
+    """Raise ValueError if a right program would fail, because the tests need something that is not sent to them."""
     nodes = parsed(code)
     names = program_names(nodes, function)
     functions = _functions([*nodes, *ast.walk(_tree(context))])
@@ -118,7 +118,7 @@ def judgeable(code: str, function: str, context: str = "") -> None:
 
 
 def shapes(code: str, function: str) -> list[tuple[int, tuple[str, ...]] | None]:
-    """Return for each call of a function the number of arguments and the names of keyword ones; None is unknown."""
+    """Return for each call of a function its number of arguments and its keyword names, or None if unknown."""
     function_calls = calls(parsed(code), {function})
     return [
         None
@@ -130,7 +130,7 @@ def shapes(code: str, function: str) -> list[tuple[int, tuple[str, ...]] | None]
 
 
 def _looks_at_argument(nodes: Sequence[ast.AST], names: set[str]) -> ast.AST | None:
-    """Return the first assertion about an argument of an earlier call that is not about what a call returned."""
+    """Return the first assertion about an argument of an earlier call but not about a returned value, or None."""
     handed: dict[str, tuple[int, int]] = {}
     for call in calls(nodes, names):
         for name in (argument.id for argument in _handed(call) if isinstance(argument, ast.Name)):

@@ -1,4 +1,4 @@
-"""The program in an agent's answer: the last fenced block of Python.
+"""Finds the program in an agent's answer: the last fenced block of Python.
 
 Left out: programs without a fence, and whether a program is valid.
 """
@@ -11,9 +11,9 @@ _PYTHON = ("python", "py", "python3")
 
 
 def program_of(text: str | None) -> str | None:
-    """Return the last block fenced as Python, or the last without a language; None where there is none.
+    """Return the last block fenced as Python, or else the last without a language; None if there is no such block.
 
-    The lines of an indented fence, as in a list, lose as much indentation as the fence has.
+    If the fence is indented, as in a list, the same indentation is removed from the block's lines.
     """
     blocks = {language: (indent, body) for indent, language, body in _blocks((text or "").replace("\r\n", "\n"))}
     block = blocks.get("python", blocks.get(""))
@@ -24,7 +24,7 @@ def program_of(text: str | None) -> str | None:
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield indent, language and content of each fenced block. Each line is read once: agents write thousands."""
+    """Yield indent, language and content of each fenced block. Each line is read once, since answers may be long."""
     lines = text.split("\n")
     closing: dict[str, list[int]] = {}
     """Line numbers on which each fence stands alone, the last line first."""

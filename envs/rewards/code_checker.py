@@ -1,8 +1,8 @@
-"""Comparing a program's output with the expected one, as printed text or JSON values, and showing both to a person.
+"""Compares a program's output with the expected one, as printed text or JSON values, and shows both to a person.
 
-Printed text is the same but for blanks at the ends of lines and empty lines at the end. Lines of numbers alone are
-compared as numbers, exactly (0.5 is 0.500000), or within a tolerance, where there is one. Left out: order that does not
-matter, and any other judge of a problem's own.
+Blanks at line ends and empty lines at the end do not count. Lines that contain only numbers are compared as numbers:
+exactly (0.5 is 0.500000), or within a tolerance if there is one. Left out: outputs whose order does not matter, and
+other judges that a problem brings along.
 """
 
 import json
@@ -99,7 +99,10 @@ def as_json(value: Any) -> Any:
 
 
 def clipped(value: Any, written: Callable[[Any], str] = str) -> str:
-    """Return the head of a written value and its size. A text is cut before it is written: it may be megabytes."""
+    """Return a value as text, cut to MAX_SHOWN_CHARS characters with the full size added.
+
+    A text is cut before `written` is called, because it may be megabytes.
+    """
     size = len(value) if isinstance(value, str) else 0
     try:
         text = written(value[:MAX_SHOWN_CHARS] if size else value)
@@ -111,7 +114,7 @@ def clipped(value: Any, written: Callable[[Any], str] = str) -> str:
 
 
 def differing(printed: str, expected: str, tolerance: float = 0.0) -> dict[str, str]:
-    """Return two outputs from the first line on in which they differ; whole where no line differs."""
+    """Return two outputs from the first line on in which they differ, or as a whole if no line differs."""
     printed_lines, expected_lines = (text.splitlines(keepends=True) for text in (printed, expected))
     pairs = enumerate(zip(printed_lines, expected_lines, strict=False))
     unlike = (at for at, (a, b) in pairs if a.rstrip() != b.rstrip() and not same_output(a, b, tolerance))

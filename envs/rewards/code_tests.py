@@ -1,4 +1,4 @@
-"""Hidden tests of a program, read from the columns that data sets keep them in.
+"""Reads the hidden tests of a program from the columns of data sets.
 
     inputs, outputs, fn_name          APPS, as `input_output`; also PrimeIntellect's and Skywork's answer column
     public_ and private_test_cases    LiveCodeBench; the private ones as base64 of zlib of a pickled JSON text
@@ -6,8 +6,8 @@
     test_list                         MBPP: assertions, with test_setup_code and test_imports
     verification_info                 PrimeIntellect: test_cases, of programs or of functions
 
-Nothing is unpickled: a pickle that holds one text has few opcodes, and one with any other is refused. Left out: tests
-that judge by a program of their own (special judges), and MBPP's challenge_test_list.
+Nothing is unpickled: the text is read from the pickle's opcodes, and a pickle with opcodes that a text does not need is
+refused. Left out: tests that judge by a program of their own (special judges), and MBPP's challenge_test_list.
 """
 
 import base64
@@ -54,7 +54,7 @@ class HiddenTests:
     """Code that runs before program and tests: imports, classes, functions that the agent was prompt."""
 
     def request(self) -> str:
-        """Return the sentence that asks for the function; "" for a program that reads stdin."""
+        """Return the sentence that asks an agent to define the function; "" for a program that reads stdin."""
         if not self.function:
             return ""
         call_shapes = shapes(self.code, self.function) if self.code else [(len(case.input), ()) for case in self.cases]
@@ -69,9 +69,9 @@ class HiddenTests:
 
 
 def read_tests(columns: Mapping[str, Any], answer: Any = None, prompt: str = "") -> HiddenTests:
-    """Return the tests of a problem; raise ValueError where they are wrong. `answer` is read where no column has tests.
+    """Return the tests of a problem; raise ValueError if they are wrong. `answer` is read if no column has tests.
 
-    `prompt` is that of the agent: functions of a set-up that it contains may be handed to the program.
+    `prompt` is what the agent reads: functions of the set-up that it contains may be given to the program.
     """
     if not isinstance(columns, Mapping):
         raise UsageError(f"columns is {str(columns)[:40]!r}; expected a mapping of names to what stands there")
@@ -137,7 +137,7 @@ def _inputs_and_outputs(tests: Mapping[str, Any]) -> HiddenTests:
 
 
 def _lines(value: Any) -> str:
-    """Return text that is given whole, or as a list of lines."""
+    """Return a text, which may be given as a list of lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -186,7 +186,7 @@ def _function_of_case(case: Mapping[str, Any]) -> Any:
 
 
 def _assertions(assertions: Sequence[Any], setup: str = "", prompt: str = "") -> HiddenTests:
-    """Return tests from assertions; values and functions of the set-up go to the tests alone."""
+    """Return tests from assertions; only the tests get the values and functions of the set-up."""
     code = "\n".join(map(str, assertions))
     name = function_of(code, *split_setup(setup, "", prompt))
     context, test_setup = split_setup(setup, name, prompt)
@@ -232,7 +232,7 @@ def _json(value: Any, name: str) -> Any:
 
 
 def _packed(value: str) -> Any:
-    """Decode base64, zlib, a pickle of one text and JSON, without running anything of what they hold."""
+    """Return the JSON value in base64 of zlib of a pickle of one text. No code in the pickle is run."""
     try:
         unpacker = zlib.decompressobj()
         raw = unpacker.decompress(base64.b64decode(value, validate=True), MAX_TEST_BYTES)
@@ -244,7 +244,7 @@ def _packed(value: str) -> Any:
 
 
 def pickled_text(raw: bytes) -> str:
-    """Return the one text of a pickle without unpickling it; raise ValueError where it holds anything else."""
+    """Return the one text of a pickle without unpickling it; raise ValueError if the pickle contains anything else."""
     texts = []
     try:
         for opcode, argument, _ in pickletools.genops(raw):

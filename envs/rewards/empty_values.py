@@ -1,9 +1,10 @@
-"""Comparisons in tests that an empty value would pass, since nothing of it is compared. Runs INSIDE the sandbox.
+"""Makes tests fail that compare an empty value with one that is not empty. Runs INSIDE the sandbox.
 
-numpy broadcasts an empty array beside any other to an empty result, of which `all` holds; `zip` and `map` of an empty
-list and another one give nothing. In tests all raise AssertionError. The text of this file is sent into sessions, so it
-imports the standard library alone. Left out: loops over nothing but the returned value (`all(x > 0 for x in f(1))`),
-arrays that are repeated to fit, and NaN where a test denies that a difference is large (`not abs(f(1) - 2) > 1e-6`).
+Without it such tests pass: numpy broadcasts an empty array beside any other to an empty result, for which `all` is
+true; `zip` and `map` of an empty list and another one give nothing. The changed tests raise AssertionError. The text of
+this file is sent into sessions, so it imports only the standard library. Left out: loops that read only the returned
+value (`all(x > 0 for x in f(1))`), arrays that are repeated to fit, and NaN if a test denies that a difference is large
+(`not abs(f(1) - 2) > 1e-6`).
 """
 
 import ast
@@ -48,7 +49,7 @@ def program_names(nodes: Sequence[ast.AST], function: str) -> set[str]:
 
 
 def returned(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
-    """Return the variables that hold what a call of these names returned, or anything made of it."""
+    """Return the variables that hold a return value of these functions, or anything that is computed from one."""
     variables: set[str] = set()
     flows = list(_flows(nodes))
     size = -1
@@ -62,7 +63,7 @@ def returned(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
 
 
 def _flows(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, set[str]]]:
-    """Yield each expression that is assigned, or given to a function of the tests, and the names it is bound to."""
+    """Yield each expression that is assigned, or passed to a function of the tests, with the names that receive it."""
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     defined = {function.name: [parameter.arg for parameter in function.args.args] for function in functions}
     for call in calls(nodes, set(defined)):
@@ -80,7 +81,7 @@ def _name(call: ast.Call) -> str:
 
 
 def guarded(tree: ast.Module, function: str, arrays: bool) -> ast.Module:
-    """Return tests of a function in which `GUARDS` look at what is compared with its result, and at all `arrays`."""
+    """Return the tests with guards (`GUARDS`) at operations on results of `function`, or at all if `arrays` is True."""
     nodes = list(ast.walk(tree))
     names = program_names(nodes, function)
     with suppress(RecursionError):  # What is nested more deeply stays as it is.
@@ -90,7 +91,7 @@ def guarded(tree: ast.Module, function: str, arrays: bool) -> ast.Module:
 
 class _Guarding(ast.NodeTransformer):
     def __init__(self, results: set[str], arrays: bool) -> None:
-        """`results` are names of the program, and of what it returned."""
+        """`results` are the names of the program and of variables with its results."""
         self.results, self.arrays = results, arrays
 
     def visit(self, node: ast.AST) -> ast.AST:
@@ -111,7 +112,7 @@ class _Guarding(ast.NodeTransformer):
         return call if name in _OPERATORS and (self.arrays or any(from_program)) else node
 
     def _parallel(self, node: ast.Call, first: int) -> None:
-        """Guard what is gone through side by side, from the argument `first` on."""
+        """Guard the arguments of a call of `zip` or `map`, from the argument `first` on."""
         read = [_names(argument) for argument in node.args[first:]]
         # zip(xs, f(xs)) may be empty by right, and so may zip(ys, ys[1:]).
         others = [
@@ -131,11 +132,11 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _guard(name: str, of_left: bool, of_right: bool, left: Any, right: Any) -> Any:
-    """Compute an operation; AssertionError where one operand alone is empty.
+    """Return the result of an operation; raise AssertionError if only one of its operands is an empty array.
 
-    `of_left` and `of_right` say whether an operand is made of the program's result. A number beside an empty array
-    counts where a result is compared with it (`f(1) == 5.0`), and else not: tests may count what is greater than 0 in
-    an array of their own.
+    `of_left` and `of_right` say whether an operand comes from the program's result. An empty array and a number raise
+    only in `==` and `-` with such a result (`f(1) == 5.0`): tests may count the values above 0 in an array of their
+    own.
     """
     arrays = any(type(operand).__module__ == "numpy" and getattr(operand, "shape", ()) for operand in (left, right))
     if arrays and _one_is_empty(left, right, (of_left or of_right) and name in ("Eq", "Sub")):
@@ -144,7 +145,7 @@ def _guard(name: str, of_left: bool, of_right: bool, left: Any, right: Any) -> A
 
 
 def _guard_parallel(others: list[tuple[int, list[int]]], *values: Any) -> tuple[Any, ...]:
-    """Return the arguments of `zip`; AssertionError where a result is empty, and none of its `others` is."""
+    """Return the arguments of `zip` or `map`; raise AssertionError if a result is empty and none of its `others` is."""
     sizes = [operator.length_hint(value, -1) for value in values]
     for at, beside in others:
         if sizes[at] == 0 and all(sizes[other] for other in beside) and max(sizes[other] for other in beside) > 0:
@@ -153,7 +154,7 @@ def _guard_parallel(others: list[tuple[int, list[int]]], *values: Any) -> tuple[
 
 
 def _one_is_empty(left: Any, right: Any, with_numbers: bool = True) -> bool:
-    """Return whether one of two is empty as an array, and the other is not."""
+    """Return whether one of two values is empty as an array and the other is not."""
     numpy = importlib.import_module("numpy")
     try:
         shapes = [numpy.shape(operand) for operand in (left, right)]
@@ -167,7 +168,7 @@ GUARDS = {_GUARD: _guard, _PARALLEL_GUARD: _guard_parallel}
 
 
 def guard_numpy() -> None:
-    """Have numpy's functions that compare fail between an empty array and one that is not."""
+    """Replace numpy's comparing functions, so that they fail if only one of two arrays is empty."""
     try:
         numpy, testing = importlib.import_module("numpy"), importlib.import_module("numpy.testing")
     except ImportError:

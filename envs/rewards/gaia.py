@@ -1,12 +1,12 @@
-"""One short answer by the rules of GAIA: a number, a list, or a text; the expected answer decides which.
+"""Compares a short answer by the rules of GAIA, as a number, a list or a text; the expected answer decides which.
 
-    number    without $, % and thousands commas, equal as numbers
-    list      parts between commas or semicolons, as many and in the same order; each a number or a text whose marks
-              count
+    number    equal as numbers, without $, % and thousands commas
+    list      the same number of parts between commas or semicolons, in the same order; each part is compared as a
+              number, or as a text with its punctuation
     text      the same letters and digits, whatever the case, the blanks and the punctuation
 
-Where the answer is expected as mathematics (HLE), the comparison of `mathematics` counts beside these rules.
-Left out: units, and meaning; benchmarks whose answers are sentences ask a model to judge.
+If mathematics is expected (as in HLE), `same_or_equal` also accepts an answer that `mathematics` calls the same. Left
+out: units and meaning; benchmarks whose answers are sentences ask a model to judge.
 """
 
 import math
@@ -33,7 +33,7 @@ def same_answer(answer: str | None, expected: str) -> bool:
 
 
 def same_or_equal(answer: str | None, expected: str) -> bool:
-    """Return whether an answer is the same as the expected one, or equal to it where that is mathematics."""
+    """Return whether an answer is the same as the expected one or, if mathematics is expected, equal to it."""
     if same_answer(answer, expected):
         return True
     return bool(answer) and holds_mathematics(expected) and settled(str(answer), expected) is True
@@ -58,7 +58,10 @@ def _bare(text: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    """Return a finite number or None; GAIA's own scorer would accept any word where "inf" is expected."""
+    """Return a finite number or None.
+
+    "inf" is no number: GAIA's own scorer takes it for one, and then accepts any word.
+    """
     value = as_float(text)
     return value if value is not None and math.isfinite(value) else None
 

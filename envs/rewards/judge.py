@@ -1,11 +1,12 @@
-"""Answers in sentences, judged by a served model against a reference.
+"""Judges answers in sentences: a served model compares each with reference answers.
 
     {"base_url": "http://localhost:8000/v1", "model": "Qwen/Qwen3-32B"}   a rubric: three marks from 0 to 2, and a veto
     {"backend": "label", "base_url": ..., "model": ...}                   one word: Match or Mismatch
 
-The judge sees a question, references and an answer, but not who gave it; each is a JSON string, so that an answer
-cannot pass for anything else. It is asked at temperature 0, again where its own answer is not in the form, and
-an answer that it does not judge in the end is `Broken`: dropped, never worth 0. Left out: asking (`endpoint.judge`).
+The judge sees a question, references and an answer, but not who gave it. Each is sent as a JSON string, so that an
+answer cannot imitate the other parts. The judge is asked at temperature 0, and again if its reply does not have the
+required form. If it gives no verdict in the end, `Broken` is raised: the attempt is dropped, not scored with 0.
+`endpoint.judge` sends the requests.
 """
 
 import json
@@ -42,7 +43,7 @@ _WORDS = {"match": True, "mismatch": False, "correct": True, "incorrect": False}
 
 @dataclass(frozen=True, slots=True)
 class AnswerScore:
-    """Score of an answer."""
+    """Score of an answer by a judge."""
 
     quality: float
     """Quality of the answer, from 0 to 1."""
@@ -51,7 +52,10 @@ class AnswerScore:
 
 
 def read_marks(text: str) -> AnswerScore:
-    """Return a sixth of the sum of three marks, or 0 for a fatal fault; raise ValueError for any other text."""
+    """Return the score in a rubric reply: a sixth of the sum of the three marks, or 0 for a fatal fault.
+
+    Raise ValueError for any other text.
+    """
     text = _THOUGHT.sub("", text).strip()
     fenced = _FENCE.fullmatch(text)
     try:
@@ -68,7 +72,10 @@ def read_marks(text: str) -> AnswerScore:
 
 
 def read_label(text: str) -> AnswerScore:
-    """Return the verdict of one word, Match or Mismatch, correct or incorrect; raise ValueError for any other text."""
+    """Return the score in a one-word reply: 1 for Match or Correct, 0 for Mismatch or Incorrect.
+
+    Raise ValueError for any other text.
+    """
     word = _THOUGHT.sub("", text).strip().strip("*_`\"'. \n").lower()
     if word not in _WORDS:
         raise ValueError("expected one word, Match or Mismatch")
@@ -76,7 +83,7 @@ def read_label(text: str) -> AnswerScore:
 
 
 class AnswerJudge:
-    """A served model that judges answers: one for all episodes of a process."""
+    """A served model that judges answers. One object serves all episodes of a process."""
 
     task: ClassVar[str]
     read: ClassVar[Any]
@@ -135,7 +142,10 @@ JUDGES: Backends[AnswerJudge] = Backends(
 
 
 def who_judges(judge: Where | None) -> AnswerJudge | None:
-    """Return the judge of this process for these options; with a base_url and no backend it is the rubric."""
+    """Return this process's judge for these options; None returns None.
+
+    With a base_url but no backend it is the rubric judge.
+    """
     if judge is None:
         return None
     if isinstance(judge, Mapping) and "base_url" in judge:

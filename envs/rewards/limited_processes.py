@@ -1,10 +1,10 @@
-"""Questions whose answers may take forever, computed in processes that are killed when they take too long.
+"""Computes answers that may take forever in separate processes, which are killed when they take too long.
 
-A grader's input was written by an agent: one C call may hold a process for hours, whatever its signals and threads. So
-a kind of question (a class with two static methods, `load` and `answer`) has a few processes, each with a hard limit of
-time and of memory. A process that passes a limit is killed and replaced, and its question has no answer. That is the
-agent's fault and never Broken; a process that cannot start, or cannot load what it needs, is Broken. Answers are
-cached, since the attempts of a group often repeat each other. Left out: the score of a missing answer, and a sandbox:
+A grader's input was written by an agent: one C call on it may run for hours, and neither a signal nor a thread can stop
+it. So each kind of question (a class with two static methods, `load` and `answer`) has a few processes with hard limits
+of time and memory. A process that exceeds a limit is killed and replaced, and its question has no answer. This is the
+agent's fault and never `Broken`; `Broken` is raised if a process cannot start or cannot load what it needs. Answers are
+cached, because the attempts of a group often repeat each other. Left out: the score of a missing answer, and a sandbox:
 the process has our rights, so a question must not be code.
 """
 
@@ -46,10 +46,10 @@ class LimitedProcesses:
     async def ask(
         self, setting: str, question: str, patience: float = math.inf, *, seconds: float = math.inf, key: str = ""
     ) -> str | None:
-        """Return the answer, or None where it passed a limit or was queued for longer than `patience` seconds.
+        """Return the answer, or None if it exceeded a limit or was queued for longer than `patience` seconds.
 
-        All texts are ASCII, such as JSON. `seconds` may be fewer than the usual ones. The answer is cached under `key`
-        in place of a long question.
+        All texts are ASCII, such as JSON. `seconds` may lower the time limit. `key` replaces a long question in the
+        cache.
         """
         cache_key, seconds = (setting, key or question), min(seconds, self.seconds)
         with self._lock:
@@ -81,7 +81,7 @@ class LimitedProcesses:
             self._workers.popitem()[1].end()
 
     def forget(self) -> None:
-        """Drop threads and processes in a forked process, which has none of the threads, nor these as its children."""
+        """Forget threads and processes in a forked child: it has no such threads, and its parent has the processes."""
         self._lock, self._pool = threading.Lock(), None
         for worker in self._workers.values():
             worker.child.socket.close()
@@ -89,7 +89,10 @@ class LimitedProcesses:
         self._workers.clear()
 
     def _threads(self) -> ThreadPoolExecutor:
-        """Return the pool with a thread for each process. Threads stay: the kernel ends a process with its thread."""
+        """Return the pool with one thread for each process.
+
+        No thread may end, because the kernel then kills its process.
+        """
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(PROCESSES, f"palaestra-{self.kind.__name__}")
@@ -121,15 +124,15 @@ class LimitedProcesses:
 
 
 class _TooLate(Exception):
-    """A question left the queue after its caller's patience had ended."""
+    """Raised for a question that was queued for longer than its caller's patience."""
 
 
 class _Lost(Exception):
-    """The process ended before it began to work, which is not the agent's fault."""
+    """Raised if the process ended before it began to work, which is not the agent's fault."""
 
 
 class _Worker:
-    """One process, and the settings that it is ready for."""
+    """One process, and the settings for which it is ready."""
 
     def __init__(self, kind: type, megabytes: int) -> None:
         self.kind, self.megabytes = kind, megabytes
@@ -140,7 +143,7 @@ class _Worker:
             raise Broken(f"no process could be started for {kind.__name__}: {error}") from error
 
     def load(self, setting: str) -> None:
-        """Prepare the process for a setting, then limit its memory."""
+        """Load what questions of this setting need into the process, then limit the process's memory."""
         self._begin("load", setting=setting)
         try:
             message = self.child.message(time.monotonic() + START_SECONDS)
@@ -154,7 +157,7 @@ class _Worker:
         self.ready.add(setting)
 
     def answer(self, setting: str, question: str, seconds: float) -> str | None:
-        """Return the answer; None where the question took too long, ended the process or used too much memory."""
+        """Return the answer; None if the question took too long, ended the process or used too much memory."""
         self._begin("answer", setting=setting, question=question)
         try:
             message = self.child.message(time.monotonic() + seconds)
@@ -182,13 +185,16 @@ class _Worker:
 
 
 def begin(data: Mapping[str, Any]) -> Callable[[float], tuple[bool, str]]:
-    """Return, in the process, the function that runs a method of a kind; it returns (failed, result or error)."""
+    """Return the function that runs a method of a kind in this process.
+
+    That function returns (failed, result or error).
+    """
     function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
     return partial(_run, partial(function, **data["arguments"]), data["megabytes"])
 
 
 def _run(function: Callable[[], str], megabytes: int, seconds: float) -> tuple[bool, str]:
-    """Run a function, then limit memory, since loading takes more; warnings of libraries are dropped from then on."""
+    """Run a function, then limit memory (loading takes more than answering), and turn off libraries' warnings."""
     import resource
 
     try:

@@ -1,14 +1,14 @@
-r"""Comparing mathematical answers: the last \boxed{} of a text with the expected answer, as numbers, then as symbols.
+r"""Compares mathematical answers: the last \boxed{} of a text with the expected answer, as numbers, then as symbols.
 
     matches(r"... \boxed{\frac{2}{4}}", "0.5")      the text of an attempt against the expected answer
     same(r"2\sqrt{2}", r"\sqrt{8}")                 two answers
 
-Most comparisons are decided here, in microseconds: equal text in one normal spelling, or two numbers (whole, decimal,
-repeating, fraction, mixed, percent, times a power of ten, with thousands marks), which are compared exactly. Where a
-number is expected, the answer must be a written number, perhaps with a unit: an expression to be computed (2^{10},
-3!, \sqrt{81}) may be the question itself, and several values are not an answer. The rest goes to math-verify in a
-process of its own (`symbolic`), which is awaited; an answer there may have any form that it calls equal, also that of
-the question. Left out: units that change a value, intervals as inequalities, and a tolerance for rounding.
+Most comparisons are decided by this module, in microseconds: the texts are equal in one normal spelling, or both are
+numbers (whole, decimal, repeating, fraction, mixed, percent, times a power of ten, with thousands marks), which are
+compared exactly. If a number is expected, the answer must be a written number, perhaps with a unit. An expression to be
+computed (2^{10}, 3!, \sqrt{81}) is wrong, because it may be the question itself; so are several values. All other
+comparisons are made by math-verify in a separate process (`symbolic`), which accepts any equal form, also that of the
+question. Left out: units that change a value, intervals as inequalities, and a tolerance for rounding.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _SPELLINGS = {
 
 
 def boxed(text: str | None) -> str | None:
-    r"""Return the content of the last \boxed{} of a text; None without one, or where it is not closed."""
+    r"""Return the content of the last \boxed{} of a text, or None if there is none or it is not closed."""
     if text is not None and not isinstance(text, str):
         raise UsageError(f"an answer to be read is {text!r:.50}; expected text, or None")
     start = -1 if text is None else max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
@@ -70,7 +70,8 @@ def boxed(text: str | None) -> str | None:
 def strictly_boxed(text: str | None) -> str | None:
     r"""Return the \boxed{} that the released code of arXiv 2510.11701 finds in the last 100 characters, or None.
 
-    Its own order, the last 300 of a response and the last 100 of those, has the same result. Nothing is stripped.
+    That code takes the last 300 characters of a response and then the last 100 of these, which is the same. Blanks are
+    kept.
     """
     _, mark, last = (text or "")[-100:].rpartition("\\boxed{")
     end = structure.closing(last, 0) if mark else None
@@ -97,7 +98,7 @@ def unwrapped(text: str) -> str:
 
 
 def plain(answer: str) -> str:
-    """Return an answer in one normal spelling."""
+    """Return an answer in the normal spelling in which answers are compared."""
     text = answer.strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip().rstrip(".").rstrip()
     text = unwrapped(text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
     text = _GROUPS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
@@ -111,7 +112,7 @@ def plain(answer: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """Return the number that a plain answer is; None where it is not a number, or has still to be computed."""
+    """Return the number that an answer in normal spelling (`plain`) states; None for an expression or another text."""
     if text.endswith("%"):
         value = number(text[:-1])
         return None if value is None else value / 100
@@ -131,7 +132,7 @@ def number(text: str) -> Fraction | None:
 
 
 def _fraction(text: str) -> Fraction | None:
-    r"""Return the value of a fraction or a mixed number (1\frac{1}{2} is 3/2), or None."""
+    r"""Return the value of a fraction or a mixed number (1\frac{1}{2} is 3/2); None for any other text."""
     match = _FRACTION.fullmatch(text)
     if match is None:
         return None
@@ -150,7 +151,7 @@ def _quantity(text: str) -> tuple[Fraction, str] | None:
 
 
 def _same_quantity(actual: tuple[Fraction, str], expected: tuple[Fraction, str]) -> bool | None:
-    """Return whether two quantities are the same; None where a unit is unknown, or units differ in case alone."""
+    """Return whether two quantities are the same; None if a unit is unknown, or the units differ only in case."""
     if actual[1] == expected[1]:
         return actual[0] == expected[0]
     units = [unit for _, unit in (actual, expected) if re.fullmatch(UNIT, unit)]
@@ -158,10 +159,10 @@ def _same_quantity(actual: tuple[Fraction, str], expected: tuple[Fraction, str])
 
 
 def settled(answer: str, expected: str) -> bool | None:
-    """Return whether two answers are the same where their text decides; None where math-verify has to compare them.
+    """Return whether two answers are the same; None if their text does not decide it, so that math-verify must compare.
 
-    Percent: 10% is 0.1. Besides, since "What percent?" is answered with 10 and with 10%, an answer of 10% matches an
-    expected 10, and an answer of 10 matches an expected 10%.
+    10% equals 0.1. An answer of 10% also matches an expected 10, and an answer of 10 an expected 10%, because "What
+    percent?" is answered in both ways.
     """
     if answer.strip() == expected.strip():
         return bool(answer.strip())
@@ -189,7 +190,7 @@ def settled(answer: str, expected: str) -> bool | None:
 
 
 async def same(answer: str, expected: str) -> bool:
-    """Return whether two answers are the same. Raise Broken only where math-verify cannot run, not for its input."""
+    """Return whether two answers are the same. Raise Broken if math-verify cannot run."""
     verdict = settled(answer, expected)
     return (
         verdict if verdict is not None else await symbolic.equal(answer.replace("~", " "), expected.replace("~", " "))
@@ -210,14 +211,17 @@ async def matches(text: str | None, expected: Any) -> bool:
 
 
 def rule(answer: str, expected: Any) -> str:
-    """Describe, for a person, which comparison decides."""
+    """Return a text for a person that says which comparison decides."""
     verdicts = [settled(answer, expected_answer) for expected_answer in alternatives(expected)]
     decided = any(verdicts) or None not in verdicts
     return "compared as text and as numbers" if decided else "compared as symbols, by math-verify"
 
 
 def number_matches(text: str | None, expected: Any) -> bool:
-    r"""Return whether the last \boxed{} holds an expected number, written out: the boxed question is not an answer."""
+    r"""Return whether the last \boxed{} is an expected number as a written number.
+
+    An expression, such as the question, is not.
+    """
     answer = boxed(text)
     return answer is not None and any(
         settled(answer, expected_answer) is True for expected_answer in alternatives(expected)

@@ -1,8 +1,8 @@
-"""A reward in stages, each of which counts only once the stages before it are cleared.
+"""A reward in stages; a stage counts only once all stages before it are cleared.
 
-An agent learns to write calls that parse before it is rewarded for answers, and gets no reward for an answer reached
-without the earlier stages (progressive reward shaping; its paper leaves thresholds and weights open, so they are
-declared here).
+An agent learns to write calls that parse before it is rewarded for answers, and gets no reward for an answer without
+the earlier stages (progressive reward shaping). The paper leaves thresholds and weights open, so an environment
+declares them:
 
     reward = StagedReward(
         RewardStage("parsed", parsed_calls, weight=0.1),
@@ -10,13 +10,13 @@ declared here).
         RewardStage("success", quality, weight=0.8),
     )
 
-in the body of an environment's class declares its parts as well. A stage is cleared when its score reaches its
-threshold. With every stage cleared the reward is the sum of weight times score. Until then a cleared stage counts its
-threshold, the first that is not cleared its score, and later ones nothing.
-Three things hold, for any thresholds: clearing one more stage never lowers the reward; an attempt that is stuck at a
-stage has less than every attempt that clears it; only perfect scores in all stages give the full reward.
+These lines in the body of the environment's class declare its reward parts as well. A stage is cleared when its score
+reaches its threshold. If every stage is cleared, the reward is the sum of weight times score. Otherwise a cleared stage
+counts its threshold, the first stage that is not cleared counts its score, and later stages count nothing. Three things
+hold, for any thresholds: clearing one more stage never lowers the reward; an attempt that is stuck at a stage has less
+than every attempt that clears it; only perfect scores in all stages give the full reward.
 
-Left out: weights that change during training, which belong to the trainer: values of a changing reward cannot be
+Left out: weights that change during training. They belong to the trainer, because values of a changing reward cannot be
 compared.
 """
 
@@ -40,7 +40,7 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RewardStage:
-    """One stage: a measure from 0 to 1, its weight, and the score from which on it is cleared."""
+    """One stage: a measure from 0 to 1, its weight, and its threshold, the lowest score that clears it."""
 
     name: str
     measure: Measure
@@ -85,11 +85,14 @@ class StagedReward:
         return f"Progressive({', '.join(f'{s.name} x {s.weight:g} from {s.threshold:g} on' for s in self.stages)})"
 
     def __call__(self, attempt: Attempt) -> Any:
-        """Return every stage's part of the reward; an awaitable where a stage's measure is an `async def`."""
+        """Return every stage's part of the reward; this is an awaitable if a stage's measure is an `async def`."""
         return self._judged(attempt) if self.waits else self._measured(attempt)
 
     async def explain(self, attempt: Attempt) -> str:
-        """Name the stages that were not reached, for a person (`ToolEnv.explain`). It measures again."""
+        """Return a text for a person that names the stages that were not reached (`ToolEnv.explain`).
+
+        It calls the measures again.
+        """
         returned = self(attempt)
         values = await returned if self.waits else returned
         names = [stage.name for stage in self.stages]
@@ -117,7 +120,7 @@ class StagedReward:
         return self._counted(scores)
 
     def _counted(self, scores: Sequence[float]) -> dict[str, float]:
-        """Return the values of the parts from the scores of the stages, up to the first that is not cleared."""
+        """Return the values of all parts. `scores` are those of the stages up to the first that is not cleared."""
         return dict(zip(self.parts, counted(scores, [stage.threshold for stage in self.stages]), strict=True))
 
 
@@ -144,5 +147,5 @@ def _checked(stage: RewardStage, value: Any) -> float:
 
 
 def marked_answer(attempt: Attempt) -> float:
-    """Return 1 where the answer contains "Answer:" once, else 0."""
+    """Return 1 if the answer contains "Answer:" exactly once, else 0."""
     return formatted_answer(attempt, MARK)

@@ -1,10 +1,11 @@
-"""Short answers in words: exact match and token F1, normalised as SQuAD and Search-R1 do, and numbers as numbers.
+"""Scores short answers in words: exact match and token F1, normalised as in SQuAD and Search-R1; numbers stay numbers.
 
-Lower case, no punctuation, no articles, single blanks; of several expected answers the best one counts. Punctuation
-stays where another number or name would result without it: -5 is not 5, 3.14 not 314, 1e-3 not 1e3, C++ not C. If the
-expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing. An expected
-answer without words after normalising (A, The, !) shares none. An empty answer is never right. Left out, as long
-answers would game it: testing only whether the expected answer occurs somewhere.
+A normalised text is in lower case, without punctuation and articles, with single blanks. Punctuation stays if the text
+would become another number or name without it: -5 is not 5, 3.14 not 314, 1e-3 not 1e3, C++ not C. If several answers
+are expected, the best score counts. If yes, no, true or false is expected, F1 is the exact match, because shared words
+mean nothing then. If the expected answer is empty after normalising (A, The, !), only the same text matches. An empty
+answer is never right. Left out: a test whether the expected answer occurs anywhere, because long answers would exploit
+that.
 """
 
 import re
@@ -35,8 +36,8 @@ _ASCII = frozenset(string.punctuation)
 def without_punctuation(text: str) -> str:
     """Return the text in lower case, without punctuation of any script (SQuAD keeps marks beyond ASCII).
 
-    Numbers stay what they are: with their sign and decimal point, apart from one another (3/4, 10-12), and written in
-    one way (1,200.50 as 1200.5).
+    Numbers keep their sign and decimal point, stay separate (3/4, 10-12), and are written in one form (1,200.50 as
+    1200.5).
     """
     return _DECIMAL.sub(_shortest, _MARKS.sub(_without_mark, text.lower()))
 
@@ -54,7 +55,7 @@ def _shortest(match: re.Match[str]) -> str:
 
 
 def normalised(text: str) -> str:
-    """Return the text as it is compared."""
+    """Return the form of a text that is compared: lower case, no punctuation, no articles, single blanks."""
     return " ".join(_ARTICLES.sub(" ", without_punctuation(text)).split())
 
 

@@ -1,11 +1,11 @@
 """The two ends of a call between sessions: tests in one, an agent's program in the other. Runs INSIDE the sandbox.
 
-The text of this file, of `palaestra.tagged` and of `empty_values` is sent into sessions, so all import the standard
-library alone. Only values are sent: what `tagged` writes, the types int, str and the like, an iterator as what it
-gives, an exception as the name of its type and its message. An object of a class that both ends define is sent as its
-attributes: the receiving end makes an object of its own class, whose class attributes are not sent. So nothing that an
-agent defines (an `__eq__`, a class, a patched builtin) is ever in a process with tests. Left out: functions, any other
-object (it arrives as a value that equals nothing), and arguments that the program changes.
+The text of this file, of `palaestra.tagged` and of `empty_values` is sent into sessions, so all import only the
+standard library. Only values are sent: those that `tagged` can write, built-in types such as int and str, an iterator
+as the list of its values, and an exception as its type's name and its message. An object of a class that both ends
+define is sent as its attributes: the receiving end makes an object of its own class, whose class attributes are not
+sent. So nothing that an agent defines (an `__eq__`, a class, a patched builtin) is ever in a process with tests. Left
+out: functions, any other object (it arrives as a value that equals nothing), and arguments that the program changes.
 """
 
 import ast
@@ -163,7 +163,7 @@ def say(message: Any, token: str = "") -> None:
 
 class RemoteProgram:
     def __init__(self, source: str, context: str, name: str) -> None:
-        """Compile the source without running it. `context` runs before it in the same module; its `name` is dropped."""
+        """Compile the source without running it. `context` runs before it; a `name` that it defines is dropped."""
         self.name = name
         self.parts = [compile(text, name, "exec") for text, name in ((context, "<context>"), (source, "<solution>"))]
         self.module = types.ModuleType("solution")
@@ -197,14 +197,14 @@ class RemoteProgram:
 
 
 def _bound_cpu(seconds: float) -> None:
-    """Limit this process to so many seconds of processor time; a program that lifts the limit meets a later timeout."""
+    """Limit this process to `seconds` more of processor time; the run's timeout ends a program that lifts the limit."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     latest = math.ceil(clock.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (latest if hard < 0 else min(latest, hard), hard))
 
 
 def _words(error: Exception) -> str:
-    """Return the message of an exception, for people: tests get its type alone."""
+    """Return the message of an exception, for people. Tests get only the exception's type."""
     try:
         return str(error)[:_MAX_WORDS]
     except Exception as failed:  # A `__str__` may do anything.
@@ -215,11 +215,11 @@ def _words(error: Exception) -> str:
 
 
 class CannotBeSent(BaseException):
-    """Tests that cannot be judged; a BaseException, so that tests do not catch it."""
+    """Raised for tests that cannot be judged. It is a BaseException, so that tests do not catch it."""
 
 
 class Tests:
-    """Tests that run in a thread, which waits wherever they call the program."""
+    """Runs tests in a thread, which waits at each call of the program for the reply."""
 
     def __init__(self, context: str, tests: str, name: str, token: str) -> None:
         """Start the tests, which define `check(candidate)` or use `name` as they run."""
@@ -243,7 +243,7 @@ class Tests:
         threading.Thread(target=self._run, args=(parts, name), daemon=True).start()
 
     def continue_with(self, reply: str | None = None) -> None:
-        """Hand over a reply, and print the next call of the tests or how they ended."""
+        """Give a reply to the tests; print their next call, or how they ended."""
         if reply is not None:
             self.replies.put(reply)
         say(self.requests.get(), self.token)
@@ -276,7 +276,7 @@ class Tests:
 
 
 def _line(error: BaseException) -> int:
-    """Return the line of the tests that raised an error; 0 where no line of them did."""
+    """Return the line of the tests that raised an error; 0 if none of their lines did."""
     line, step = 0, error.__traceback__
     while step is not None:
         line = step.tb_lineno if step.tb_frame.f_code.co_filename == "<tests>" else line
@@ -285,7 +285,7 @@ def _line(error: BaseException) -> int:
 
 
 def _exception(name: str) -> Exception:
-    """Return an exception of that name, but none that ends a loop of the tests (`for x in map(candidate, xs)`)."""
+    """Return an exception of that name; RuntimeError if it is unknown, or could end a loop of the tests."""
     kind: Callable[[str], Any] | None = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (StopIteration, StopAsyncIteration):
         try:

@@ -1,8 +1,8 @@
-r"""Checks of an answer's text, in microseconds: is it mathematics, would it explode, is it cheap to compare?
+r"""Checks an answer's text in microseconds: is it mathematics, is it too large to compute, is it quick to compare?
 
-    holds_mathematics("X-ray")                 False: the hyphen of a word
-    explodes("9^{9^{9^{9}}}")                  True: no computer holds it
-    light(r"\frac{3\sqrt{2}}{4}")              True: compared in a fraction of a second
+    holds_mathematics("X-ray")                 False: the only mark is the hyphen of a word
+    explodes("9^{9^{9^{9}}}")                  True: no computer can hold this number
+    light(r"\frac{3\sqrt{2}}{4}")              True: it can be compared in a fraction of a second
 
 Left out: LaTeX's grammar, and which answer is a number (`mathematics.number`).
 """
@@ -31,7 +31,7 @@ _MATHEMATICS = re.compile(r"[\d\\=^+*/<>~|\[\]{}]|(?<![^\W\d_])-|-(?![^\W\d_])")
 
 
 def holds_mathematics(text: str) -> bool:
-    """Return whether a text contains a digit, an operator, a bracket or a LaTeX command, so that its marks matter.
+    """Return whether a text contains a digit, operator, bracket or LaTeX command, so that its punctuation matters.
 
     The hyphen of a word is not an operator.
     """
@@ -47,7 +47,7 @@ def as_float(text: str) -> float | None:
 
 
 def explodes(text: str) -> bool:
-    """Return whether computing a text cannot end: a tower of numbers, a huge exponent, a large factorial."""
+    """Return whether a text is too large to be computed: a tower of numbers, a huge exponent, or a large factorial."""
     text = text.replace("**", "^")
     if _FACTORIAL_OF_MUCH.search(text) or (_of_numbers(text) and _FACTORIAL_OF_A_TERM.search(text)):
         return True
@@ -59,7 +59,7 @@ def explodes(text: str) -> bool:
 
 
 def light(text: str) -> bool:
-    """Return whether comparing a text takes a fraction of a second: short, few letters, roots alone, small powers."""
+    """Return whether a text can be compared in a fraction of a second: short, with few letters and small powers."""
     if len(text) > MAX_LIGHT_CHARS or text.count("(") + text.count("{") > MAX_LIGHT_BRACKETS:
         return False
     if text.count("sqrt") > MAX_LIGHT_ROOTS or "!" in text or "**" in text or len(_BRACKET_POWER.findall(text)) > 1:
@@ -74,14 +74,14 @@ def _of_numbers(text: str) -> bool:
 
 
 def _exponents(text: str) -> Iterator[str]:
-    """Yield the text of each exponent, up to where its bracket closes."""
+    """Yield the text of each exponent, up to its closing bracket."""
     for match in _EXPONENT.finditer(text):
         end = closing(text, match.end(), "{(", "})") if match[1] in "{(" else match.end() - 1
         yield text[match.start(1) : None if end is None else end + 1]
 
 
 def closing(text: str, begin: int, opening: str = "{", ending: str = "}") -> int | None:
-    """Return the index at which the bracket closes that opens right before `begin`; None where it does not close."""
+    """Return the index of the bracket that closes the one right before `begin`; None if it is not closed."""
     depth = 1
     for at in range(begin, len(text)):
         depth += (text[at] in opening) - (text[at] in ending)

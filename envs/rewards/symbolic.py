@@ -1,10 +1,10 @@
-"""math-verify in processes that can be killed (`limited_processes`), since what it compares was written by an agent.
+"""Compares answers by math-verify in processes that can be killed (`limited_processes`): agents wrote the answers.
 
-An answer that takes too long, or too much memory, counts as different. There are two queues, so that slow answers of
-one agent cost no other agent a verdict, and a flood of slow answers avoids none. Answers that are quick by their text
-(`structure.light`) have processes of their own: they wait for each other alone, a fraction of a second each. Any other
-answer that has waited QUEUE_SECONDS counts as different, without a comparison; a comparison takes SECONDS at most,
-from its own start. Left out: deciding which answers come here (`mathematics`).
+An answer that takes too much time or memory counts as different. There are two queues, so that slow answers of one
+agent do not take the verdict of another agent's quick ones. Answers that are quick by their text (`structure.light`)
+have processes of their own and wait only for each other, a fraction of a second each. Any other answer that has waited
+QUEUE_SECONDS counts as different, without a comparison. A comparison takes at most SECONDS, from its own start.
+`mathematics` decides which answers are compared in this way.
 """
 
 import json
@@ -49,11 +49,11 @@ def _require() -> None:
 
 
 class SymbolicEqualityJob:
-    """Question kind of the processes (`limited_processes`): comparing two answers with math-verify."""
+    """The job of the processes (`limited_processes`): it compares two answers with math-verify."""
 
     @staticmethod
     def load(setting: str) -> str:
-        """Load math-verify, and all that it loads when it is first used."""
+        """Load math-verify, and everything that it loads at its first use."""
         import logging
 
         import math_verify  # type: ignore[import-untyped]
@@ -64,7 +64,7 @@ class SymbolicEqualityJob:
 
     @staticmethod
     def answer(setting: str, question: str) -> str:
-        """Compare two answers; math-verify's own timeouts use signals and fire late, so only ours is used."""
+        """Return "True" if two answers are equal. The timeouts of math-verify come late, so they are not used."""
         from math_verify import parse, verify
 
         actual, expected = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in json.loads(question))

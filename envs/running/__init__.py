@@ -1,1 +1,1 @@
-"""Many episodes at once: slots, threads, one event loop, processes, deadlines; and Gymnasium's vector face."""
+"""Running the jobs of many episodes at once: threads, an event loop, processes, limits and deadlines."""

@@ -1,12 +1,12 @@
-"""A bounded pool of threads that runs jobs; a thread that hangs is written off and replaced.
+"""A bounded pool of threads that runs jobs; a thread that hangs is given up and replaced.
 
 Only a few threads are woken for the jobs that wait, and each of them wakes another before it begins. If all were woken
-at once, they would compete for Python's interpreter lock, which each polls 200 times a second: a thousand of them fill
-a processor with polling alone, and the thread that waits for their results competes with them.
+at once, they would compete for Python's interpreter lock. Each thread polls this lock 200 times a second: a thousand of
+them fill a processor with polling alone, and delay the thread that waits for their results.
 
-All threads are daemons: the standard pool is joined at exit, so one hung tool would keep the process alive. A thread
-cannot be killed, so each that was written off may stay for ever. When too many have, jobs are refused: an environment
-that hangs in every call must not fill the machine with threads.
+All threads are daemons, because Python waits at exit for the threads of its standard pool, and one hung tool would keep
+the process alive. A thread cannot be killed, so each that was given up may exist for ever. If there are too many, jobs
+are refused: an environment that hangs in every call must not fill the computer with threads.
 """
 
 import threading
@@ -53,7 +53,7 @@ class Crew:
             self._call()
 
     def write_off(self, work: Work) -> None:
-        """Forget the thread that runs this job, if there is one."""
+        """Give up the thread that runs this job, if there is one: another thread may take its place."""
         with self._lock:
             if work not in self._running:
                 return
@@ -63,7 +63,7 @@ class Crew:
             self._call()
 
     def close(self) -> None:
-        """Let the idle threads end. Hung ones die with the process."""
+        """Let the idle threads end. Threads that hang end with this Python process."""
         with self._lock:
             self._closed = True
             self._called += len(self._idle)
@@ -71,7 +71,8 @@ class Crew:
                 self._idle.pop().release()
 
     def _call(self) -> None:
-        """Wake threads for the waiting jobs, unless enough are on their way: each will wake the next."""
+        """Wake or start threads for the waiting jobs, at most _MOST_CALLED at once: each of them wakes the next
+        thread."""
         while self._called < min(len(self._waiting), _MOST_CALLED):
             if self._idle:
                 self._idle.pop().release()
@@ -88,7 +89,7 @@ class Crew:
             self._called += 1
 
     def _take(self) -> Work | None:
-        """Take the next job that is still needed (None: there is none), and wake a thread for the one after it."""
+        """Return the next job that is still needed, and wake a thread for the one after it; None if there is no job."""
         while self._waiting:
             work = self._waiting.popleft()
             if not work.over:
@@ -98,7 +99,7 @@ class Crew:
         return None
 
     def _work(self) -> None:
-        """Run jobs in a thread for as long as there are any, then wait until it is woken."""
+        """Run jobs in this thread as long as there are any; then wait until the thread is woken."""
         gate = threading.Lock()
         gate.acquire()
         work: Work | None = None

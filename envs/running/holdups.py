@@ -1,6 +1,7 @@
-"""Code that holds others up: it blocks an event loop, or computes for long in the thread that drives all episodes.
+"""Finds code that makes other episodes wait: it blocks an event loop, or computes for long in the thread of all
+episodes.
 
-Left out: what runs on a loop (`loop`), and a round of a loop that moves (it holds nobody up for long).
+Left out: running jobs on a loop (`loop`).
 """
 
 import asyncio
@@ -30,14 +31,16 @@ _slow: dict[tuple[str, str], int] = {}
 
 
 def note_slow(name: str, where: str, seconds: float) -> None:
-    """Record that a call of the plain tool `name` of the class `where` took longer than HELD_SECONDS."""
+    """Record that a call of the plain tool `name` of the class `where` took longer than HELD_SECONDS; warn at the
+    second."""
     times = _slow[where, name] = _slow.get((where, name), 0) + 1
     if times == _TWICE:
         log.warning("the plain tool %r of %s took %.1f s, %s (said once)", name, where, seconds, ADVICE)
 
 
 def still(glance: Callable[[], T | None], runs: Callable[[], bool]) -> T | None:
-    """Return what the last of many glances shows, if none in HELD_SECONDS shows None; None once `runs` is False."""
+    """Call `glance` again and again. Return its value once it was never None for HELD_SECONDS; return None as soon as
+    `runs` is False."""
     since, glances = time.monotonic(), 0
     while runs():
         value, now = glance(), time.monotonic()
@@ -61,8 +64,8 @@ def frames(thread: threading.Thread) -> Iterator[FrameType]:
 def blocking_line(coroutine: Coroutine[Any, Any, Any], file: str, seconds: float) -> str:
     """Run a coroutine for at most `seconds` and return the line of `file` that blocked its loop, or "".
 
-    While it awaits, its thread is in the loop; while it blocks, the thread stays in the file. The result of the
-    coroutine and its exceptions are ignored.
+    While the coroutine awaits, its thread runs code of the event loop; while it blocks, the thread stays in `file`. The
+    result of the coroutine and its exceptions are ignored.
     """
 
     def run() -> None:

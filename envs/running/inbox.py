@@ -1,8 +1,8 @@
-"""Completion queue of one caller: complete Pendings come in, and jobs that pass their deadline end.
+"""Completion queue of one caller: it collects complete Pendings, and ends jobs that exceed their deadline.
 
 Every running job has two timers: the first gives a warning that names the slow job, the second is its deadline. Jobs
-with the same timeout expire in the order in which they began, so one queue for each length is enough, and only the
-heads are looked at. Left out: where jobs run (`runner`), and what a late one means (its maker's decision).
+with the same timeout expire in the order in which they began, so each timeout needs one queue, and only its first job
+is looked at. Left out: running jobs (`runner`), and what follows from a late one (its maker decides).
 """
 
 import logging
@@ -24,7 +24,7 @@ _MIN_LINE = 256
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A call, or another job, that takes long."""
+    """A tool call, or another job, that has run or waited for long."""
 
     env_id: str
     slot: int
@@ -60,7 +60,7 @@ class Inbox:
         first to expire."""
 
     def stall(self, work: Work) -> Stall:
-        """Return how a job stands now."""
+        """Return how long a job has run or waited, and what it waits for."""
         waits = "" if work.started_at is not None else "a thread"
         if not work.admitted and work.started_at is None and work.conditions.limit is not None:
             waits = "its limit"
@@ -90,8 +90,8 @@ class Inbox:
             self._bell.put(None)
 
     def settle(self, works: Iterable[Work]) -> None:
-        """Mark these jobs as finished. A waiting thread is woken only if enough is complete: a wake-up costs as much
-        as a call."""
+        """Mark these jobs as finished. Wake the waiting thread only if enough Pendings are complete, because a wake-up
+        costs as much as a call."""
         with self._lock:
             for work in works:
                 if not work.over:
@@ -112,7 +112,8 @@ class Inbox:
         return out
 
     def wait(self, until: float | None, count: int = 1) -> list[Pending]:
-        """Wait for at least `count` complete Pendings, but not beyond the time `until`, and return what there is."""
+        """Wait until `count` Pendings are complete, at most until the time `until` (None: no limit); return all
+        complete ones."""
         while True:
             now = time.monotonic()
             with self._lock:
@@ -140,7 +141,7 @@ class Inbox:
             self._sleep()
 
     def _sleep(self) -> None:
-        """Sleep until notified, until the next timer, or until no caller waits."""
+        """Sleep until another thread wakes this one or the next timer is due; then note that no thread waits."""
         pause = self._sleeps_until - time.monotonic()
         try:
             self._bell.get(timeout=None if pause == float("inf") else max(pause, 0.0))
@@ -150,7 +151,7 @@ class Inbox:
             self._wanted, self._sleeps_until = 0, 0.0
 
     def _look(self, now: float) -> tuple[list[Work], float, list[Work]]:
-        """Return the late jobs, the time of the next timer, and the jobs that have become slow."""
+        """Return the jobs that are late, the time of the next timer, and the jobs that have just become slow."""
         late: list[Work] = []
         ring, stalled = float("inf"), []
         for seconds, line in self._fresh.items():
@@ -182,7 +183,7 @@ class Inbox:
 
 
 def leave_line(work: Work) -> None:
-    """Release the limit of a finished job, and start the next job in its queue, of any caller."""
+    """Free the place of a finished job in its limit, and start the next job in that limit's queue, of any caller."""
     limit = work.conditions.limit
     following: Work | None = limit.leave(work) if limit is not None else None
     if following is not None:

@@ -1,8 +1,9 @@
 """Wrapper process around an external server: when our process ends for any reason, all that the server started ends.
 
-Started as a file, by a bare Python: `leash.py PARENT COMMAND...`. Standard input and output are the command's own. Only
-the end of its standard error is kept, and is written when it ends, so that a server that logs a lot fills nothing. The
-command's processes end with it, and with us, unless they leave their group. Left out: the messages to the server.
+It is started as a file, and imports only the standard library: `leash.py PARENT COMMAND...`; PARENT is our process id.
+The command uses the wrapper's standard input and output. Only the end of its standard error is kept, and written when
+the command ends, so that a long log fills no pipe. The command's processes end when it or our process ends, unless they
+leave their process group. Left out: the messages to the server.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Registry of objects that live as long as our process: closed when it ends, and forgotten by a forked child.
 
-A child has none of our threads, and what we started does not belong to it: it must neither use nor end that. Left out:
-how each object is closed and forgotten.
+A forked child has none of our threads, and the processes that we started do not belong to it: it must neither use nor
+end them. Left out: how each object is closed and forgotten.
 """
 
 import atexit

@@ -1,7 +1,7 @@
 """Limits of one tool: how many calls run at once, and how many begin in a second, in all environments of a process.
 
-A call that may not begin yet waits in a queue, first come first served, and holds no thread meanwhile. Left out: limits
-across processes (a matter of the server), and the tool's timeout, which begins with the call and not in the queue.
+A call that may not begin yet waits in a queue, first come first served, and uses no thread while it waits. Left out:
+limits across processes (a matter of the server), and the tool's timeout, which begins with the call, not in the queue.
 """
 
 import threading
@@ -27,7 +27,8 @@ class Limit:
         """Earliest time for the next call, by those that have begun."""
 
     def enter(self, job: Any) -> bool:
-        """Return True if the call may begin now; otherwise queue it, and `leave` will return it."""
+        """Return True if the call may begin now. Otherwise put it into the queue and return False; a later `leave`
+        returns it."""
         with self._lock:
             if self.concurrency is not None and self._inside >= self.concurrency:
                 self._queue.append(job)
@@ -37,7 +38,8 @@ class Limit:
             return True
 
     def leave(self, job: Any) -> Any | None:
-        """Release the place of a call that is over or dropped, and return the next to begin. May be called twice."""
+        """Release the place of a call that is over or dropped, and return the next call to begin, or None. It may be
+        called twice."""
         with self._lock:
             if not job.admitted:
                 return None
@@ -65,7 +67,7 @@ class Limit:
     def belated(self) -> float:
         """Return the seconds that a reserved start still has to wait, because earlier calls began late.
 
-        Without it, all calls that became due while a machine was paused would begin at once.
+        Without this wait, all calls that became due while the computer was paused would begin at once.
         """
         assert self.per_second is not None
         with self._lock:
@@ -75,7 +77,7 @@ class Limit:
             return turn - now
 
     def after_fork(self) -> None:
-        """Reset the limit in a forked child: the threads that would leave are not in it."""
+        """Reset the limit in a forked child, because the threads that would call `leave` do not exist in it."""
         self._lock = threading.Lock()
         self._inside = 0
         self._queue.clear()
@@ -83,7 +85,7 @@ class Limit:
 
 @cache
 def limit_of(function: Callable[..., Any], concurrency: int | None, per_second: float | None) -> Limit | None:
-    """Return the one limit of a decorated method, shared by subclasses; None where it has none."""
+    """Return the one limit of a decorated method, which subclasses share; None if the method has no limit."""
     if concurrency is None and per_second is None:
         return None
     limit = Limit(concurrency, per_second)

@@ -1,7 +1,7 @@
-"""One event loop on its own thread, for the async jobs of a runner: they go in and come out many at a time.
+"""One event loop in its own thread, for the async jobs of a runner, which are started and reported many at a time.
 
-A job that holds it for long (a blocking call in an `async def`) is named in a warning: every other call waits until a
-round of the loop is over. Left out: deadlines (`envs.running.inbox`).
+If a job blocks the loop for long (a blocking call in an `async def`), a warning names it, because every other call
+waits until that round of the loop is over. Left out: deadlines (`envs.running.inbox`).
 """
 
 import asyncio
@@ -28,13 +28,13 @@ _IDLE_SECONDS = 5.0
 
 
 class _Rounds(selectors.DefaultSelector):
-    """Selector of a loop, which is called once a round: it notes when the round began."""
+    """Selector of an event loop. It is called once in each round of the loop, and notes when the round began."""
 
     busy_since = float("inf")
     """Start of the running round on the monotonic clock; infinite while the loop waits."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for events; the time between two calls is a round."""
+        """Wait for events, and note when this ended: a round lasts until the next call."""
         self.busy_since = float("inf")
         ready = super().select(timeout)
         self.busy_since = time.monotonic()
@@ -42,7 +42,7 @@ class _Rounds(selectors.DefaultSelector):
 
 
 class LoopThread:
-    """A running event loop. All but `submit`, `cancel`, `blocked` and `stop` runs on its thread."""
+    """A running event loop. Other threads may call `submit`, `cancel`, `blocked`, `runs`, `retire` and `stop`."""
 
     def __init__(self) -> None:
         self._rounds = _Rounds()
@@ -67,13 +67,13 @@ class LoopThread:
 
     @staticmethod
     def cancel(work: Work) -> None:
-        """Cancel a job that was dropped, on the loop that runs it, which may have been replaced since."""
+        """Cancel a dropped job on the loop that runs it, even if another loop has replaced that one."""
         if work.task is not None:
             with contextlib.suppress(RuntimeError):  # That loop has ended with its tasks.
                 work.task.get_loop().call_soon_threadsafe(work.task.cancel)
 
     def blocked(self) -> str:
-        """Return what blocks the loop if it has not moved for long, or "" while it moves."""
+        """Return a text that says which job blocks the loop and for how long; "" if the loop moves."""
         seconds = time.monotonic() - self._rounds.busy_since
         if seconds < HELD_SECONDS:
             return ""
@@ -84,11 +84,12 @@ class LoopThread:
 
     @property
     def runs(self) -> bool:
-        """True until its thread has ended."""
+        """True while the loop's thread has not ended."""
         return self._thread.is_alive()
 
     def retire(self) -> None:
-        """Accept no further jobs; those that it has are still served if the loop ever moves again, then it ends."""
+        """Let the loop finish its present jobs and then end. A loop that is blocked now does so when it is no longer
+        blocked."""
         self._retired = True
         self.loop.call_soon_threadsafe(self._leave)
 
@@ -138,7 +139,8 @@ class LoopThread:
             inbox.settle(works)
 
     def _watch(self) -> None:
-        """Watch the loop in a thread: while there are jobs, check that it moves, and warn of what holds it."""
+        """Watch the loop from another thread: while there are jobs, check that it moves, and warn of a job that blocks
+        it."""
         while not self.loop.is_closed():
             if not self._alive:
                 self._busy.clear()
@@ -156,15 +158,15 @@ class LoopThread:
                 )  # fmt: skip
 
     def _in_round(self, busy_since: float) -> bool:
-        """Return whether the loop is still in the round that began then."""
+        """Return whether the loop is still in the round that began at `busy_since`."""
         return self._rounds.busy_since == busy_since
 
     def _holder(self) -> Work | None:
-        """Return the job whose code the loop's thread runs, from its frames; this costs nothing in normal rounds."""
+        """Return the job whose code the loop's thread runs now, found in its stack frames; None if there is none."""
         return next((frame.f_locals["work"] for frame in frames(self._thread) if frame.f_code is _SERVE), None)
 
     def _run_loop(self) -> None:
-        """Run the loop in its thread until stopped, then cancel what is left and close."""
+        """Run the loop in its thread until it is stopped; then cancel the remaining tasks and close the loop."""
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()

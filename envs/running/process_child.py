@@ -1,7 +1,7 @@
-"""Program of a process that runs functions of plain data. It is started as a file, before anything is imported.
+"""Program of a process that runs functions on plain data. It is started as a file, without importing palaestra first.
 
-It reads JSON (which function, with which data), imports the function by its module's name, and answers in JSON. It dies
-with its parent: at the end of its socket, or by the kernel's signal while it computes.
+It reads JSON (the name of a function, and its data), imports the function's module, and answers in JSON. It ends with
+its parent: when its socket is closed, or by a signal of the kernel while it computes.
 """
 
 import ctypes
@@ -36,9 +36,11 @@ def main() -> None:
 
 
 def serve(connection: socket.socket, request: dict[str, Any]) -> None:
-    """Run one function. An error before it begins is not the agent's fault.
+    """Run one function and send its value. If the function cannot be loaded, send an error, which is not the agent's
+    fault.
 
-    The function is a loader: from its data it makes the function to run, which gets its timeout in seconds.
+    The function of the request is a loader: from its data it makes the function to run, which gets its timeout in
+    seconds.
     """
     try:
         module, _, name = request["function"].partition(":")
@@ -52,12 +54,13 @@ def serve(connection: socket.socket, request: dict[str, Any]) -> None:
 
 
 def main_file() -> str | None:
-    """Return the file of the parent's own program, for the child."""
+    """Return the file of the main program of this process, the parent, for the child; None if there is no file."""
     return getattr(sys.modules.get("__main__"), "__file__", None)
 
 
 def module_of(name: str, main_file: str | None) -> Any:
-    """Import a module by name. The parent's own program is loaded from its file, under another name, and not run."""
+    """Import a module by name. The main program of the parent is loaded from its file under a name other than
+    "__main__", so that its main block is not run."""
     if name != "__main__":
         return importlib.import_module(name)
     name = "__palaestra_main__"
@@ -69,13 +72,13 @@ def module_of(name: str, main_file: str | None) -> Any:
 
 
 def read(connection: socket.socket) -> bytes | None:
-    """Read a message; None at the end."""
+    """Read a message; return None if the other side closed the socket."""
     head = exactly(connection, LENGTH.size)
     return None if head is None else exactly(connection, LENGTH.unpack(head)[0])
 
 
 def exactly(connection: socket.socket, size: int, until: float | None = None) -> bytes | None:
-    """Read `size` bytes, or raise TimeoutError at the time `until`; None if the other side closed the socket."""
+    """Read `size` bytes, or raise TimeoutError at the time `until`; return None if the other side closed the socket."""
     data = bytearray()
     while len(data) < size:
         if until is not None:

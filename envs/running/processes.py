@@ -1,9 +1,9 @@
 """Runs jobs that compute for long, each in a process that is killed at its deadline.
 
 A thread of the shared pool keeps one process and gives it job after job, as JSON in both directions: nothing is
-pickled, and only text comes back. A failure of the process while it works on the agent's arguments (it dies, uses up
-its memory, takes too long) is a result for the agent, as for a program of the agent's own. A process that cannot be
-started, or cannot import the function, is an infrastructure failure. This is not a sandbox: the author wrote what runs.
+pickled, and only text comes back. If the process fails while it works on the agent's arguments (it dies, uses up its
+memory, takes too long), that is a result for the agent, as for a program of the agent's own. If it cannot be started,
+or cannot import the function, the infrastructure has failed. This is not a sandbox: the author wrote the code.
 """
 
 import json
@@ -56,14 +56,14 @@ class WorkerProcess:
         process_child.write(self.socket, message)
 
     def receive(self, size: int, until: float) -> bytes:
-        """Receive `size` bytes; raise TimeoutError at the time `until`, EOFError where the process is gone."""
+        """Receive `size` bytes; raise TimeoutError at the time `until`, EOFError if the process has ended."""
         data = process_child.exactly(self.socket, size, until)
         if data is None:
             raise EOFError
         return data
 
     def message(self, until: float) -> dict[str, Any]:
-        """Receive a whole message."""
+        """Receive a whole message, a JSON object; raise TimeoutError at the time `until`."""
         (size,) = LENGTH.unpack(self.receive(LENGTH.size, until))
         if size > _MAX_REPLY:
             raise ValueError(f"an answer of {size} bytes")
@@ -80,7 +80,7 @@ class WorkerProcess:
             work.child = self
 
     def stop(self, work: Work) -> None:
-        """Kill the process if it still works on this job, from any thread. Its own thread then reads EOF."""
+        """Kill the process if it still works on this job. Any thread may call this; the job's thread then reads EOF."""
         with self._lock:
             if self._work is work:
                 self.kill()
@@ -92,7 +92,7 @@ class WorkerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def ended(self) -> str:
-        """Make sure that the process is gone, and return how it ended."""
+        """End the process if it still runs, and return how it ended, such as "ended with status 3"."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(0.2)  # It may be exiting by itself, and then its own status says more.
         self.kill()
@@ -102,7 +102,7 @@ class WorkerProcess:
 
 
 def run_in_process(work: Work) -> None:
-    """Run a job in this thread's process. Never raises."""
+    """Run a job in the process of this thread, and store the outcome in the job. It never raises."""
     child: WorkerProcess | None = None
     started = time.perf_counter()
     try:
@@ -134,7 +134,7 @@ def _forget(child: WorkerProcess | None) -> str:
 
 
 def _run(work: Work, child: WorkerProcess) -> float:
-    """Send the job, wait for its value, and return when it began."""
+    """Send the job to the process, store its value, and return the time at which it began."""
     assert isinstance(work.run, InProcess)
     if work.over:  # The job was dropped before it began.
         raise ToolError("given up")

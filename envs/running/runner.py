@@ -1,7 +1,7 @@
 """Runs jobs: async ones on one event loop, blocking ones in a bounded pool of threads, computations in processes.
 
-A job with a limit first waits in its queue; its timeout starts when it begins. Left out: what an outcome means to the
-maker of the job, and waiting for it (`inbox`).
+A job with a limit first waits in the queue of the limit; its timeout starts when the job begins. Left out: what an
+outcome means to the maker of the job, and waiting for it (`inbox`).
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Runner:
             self._go(mode, works)
 
     def launch(self, work: Work) -> None:
-        """Start a job that its limit has admitted; its rate may still delay it."""
+        """Start a job that its limit has admitted; the limit's `per_second` may still delay it."""
         assert work.conditions.limit is not None
         delay = work.conditions.limit.delay()
         if delay > 0:
@@ -63,12 +63,12 @@ class Runner:
             self._go(work.conditions.mode, [work])
 
     def _begin_in_line(self, loop: asyncio.AbstractEventLoop, work: Work) -> None:
-        """Begin a job on the loop's thread, at the time that it reserved."""
+        """Begin a job on the loop's thread, at the time that was reserved for it."""
         assert work.conditions.limit is not None
         loop.call_later(work.conditions.limit.belated(), self._go, work.conditions.mode, [work])
 
     def abandon(self, work: Work) -> None:
-        """Drop a running job: a late result is ignored, a thread replaced, a process killed."""
+        """Drop a running job: a late result is ignored, its thread is replaced, its process is killed."""
         mode = work.conditions.mode
         if mode is WorkMode.BLOCKING:
             self._crew.write_off(work)
@@ -84,7 +84,7 @@ class Runner:
             self.abandon(work)
 
     def close(self) -> None:
-        """Stop the loop and the idle threads. Hung ones die with the process."""
+        """Stop the loop and the idle threads. Threads that hang end with this Python process."""
         self._crew.close()
         with self._lock:
             if self._closed:
@@ -96,7 +96,7 @@ class Runner:
             loop.stop()
 
     def _go(self, mode: WorkMode, works: Sequence[Work]) -> None:
-        """Start jobs where their mode says."""
+        """Start jobs in the place that `mode` names: on the loop, in a process or in a thread."""
         try:
             if mode is WorkMode.ASYNC:
                 loop = self._open_loop()
@@ -113,13 +113,13 @@ class Runner:
                 settle(work)
 
     def _perform(self, work: Work) -> None:
-        """Run a job in a thread. Its timer starts here: waiting for a thread is not its fault."""
+        """Run a job in this thread. Its timer starts now: the time that it waited for a thread does not count."""
         work.pending.inbox.begin((work,))
         work.perform()
         settle(work)
 
     def _cancel(self, work: Work) -> None:
-        """Cancel an async job. A loop that is blocked for good is abandoned and replaced."""
+        """Cancel an async job. If the loop is blocked, abandon it: the next async job starts another loop."""
         LoopThread.cancel(work)
         loop = self._loop
         if loop is None:
@@ -145,13 +145,13 @@ class Runner:
 
 
 def settle(work: Work) -> None:
-    """Report that a job is finished, and start the next job in its queue."""
+    """Report that a job is finished, and start the next job in the queue of its limit."""
     work.pending.inbox.settle((work,))
     leave_line(work)
 
 
 def wait_for(pending: Pending, env_id: str = "") -> None:
-    """Run jobs on the shared runner until each is over or late."""
+    """Run the jobs of a Pending on the shared runner, and wait until each is over or late."""
     inbox, runner = Inbox(env_id), shared_runner()
     runner.start((pending,), inbox)
     try:
@@ -176,7 +176,7 @@ def shared_runner() -> Runner:
 
 
 def _shared_processes() -> Crew:
-    """Return the pool whose threads keep one process each: as many as there are processors, for all environments."""
+    """Return the shared pool whose threads keep one process each: one for each processor, at most MAX_PROCESSES."""
     global _processes
     with _shared_lock:
         if _processes is None:
@@ -190,7 +190,7 @@ def _perform_in_process(work: Work) -> None:
 
 
 def _after_fork() -> None:
-    """Reset a forked child: it has none of our threads, and starts its own."""
+    """Reset this module in a forked child, which has none of the parent's threads and starts its own."""
     global _shared, _processes, _shared_lock
     _shared_lock = threading.Lock()
     _shared = _processes = None

@@ -1,8 +1,8 @@
-"""Jobs that take time (a call, a start, a verdict, a closing), and the conditions on which they run.
+"""Jobs that take time (a tool call, the start or close of a toolkit, a reward), and the conditions on which they run.
 
-The maker of a Work says what to run; a runner runs it and writes the outcome into it. Jobs that are needed together
-are a Pending, which is complete when each of them is over or late. Left out: the purpose of a job, which only its maker
-knows, and where it runs (`runner`).
+A Work is one job: its maker says what to run, and a runner runs it and stores the outcome in it. Jobs that are needed
+together form a Pending, which is complete when each job is over or late. Left out: the purpose of a job, which only its
+maker knows, and running it (`runner`).
 """
 
 import asyncio
@@ -63,7 +63,8 @@ class InProcess(NamedTuple):
 
 
 class Work:
-    """A job. The maker sets the first attributes, the runner the outcome; an inbox guards the last ones."""
+    """A job. Its maker sets the first group of attributes, a runner sets the outcome, and the last group is its
+    progress."""
 
     __slots__ = (
         "admitted", "arguments", "child", "conditions", "error", "label", "late", "over", "pending",
@@ -100,12 +101,13 @@ class Work:
 
     @property
     def patience(self) -> float:
-        """Seconds after which it is late. A process is killed earlier by its thread; this is a second check."""
+        """Seconds after which the job is late. A process gets KILL_SECONDS more: its thread kills it at the timeout."""
         conditions = self.conditions
         return conditions.seconds + KILL_SECONDS if conditions.mode is WorkMode.PROCESS else conditions.seconds
 
     def rings(self, share: float) -> float:
-        """Return the time at which `share` of the timeout has passed."""
+        """Return the time on the monotonic clock when `share` of the timeout has passed; infinite before the job
+        begins."""
         return float("inf") if self.started_at is None else self.started_at + share * self.patience
 
     def __str__(self) -> str:
@@ -118,7 +120,7 @@ class Work:
         return self.value
 
     def perform(self) -> None:
-        """Run it in this thread, with the retries of its conditions."""
+        """Run the job in this thread, with the retries of its conditions."""
         assert not isinstance(self.run, InProcess)
         started, attempt = time.perf_counter(), 0
         while True:
@@ -134,7 +136,7 @@ class Work:
             return
 
     async def perform_async(self) -> None:
-        """Run an `async def` on the loop, with the retries of its conditions."""
+        """Run the job, an `async def`, on the event loop, with the retries of its conditions."""
         assert not isinstance(self.run, InProcess)
         started, attempt = time.perf_counter(), 0
         while True:
@@ -150,7 +152,7 @@ class Work:
             return
 
     def _pause(self, error: BaseException, attempt: int) -> float | None:
-        """Return the seconds before another try; None if there is none, and the error is the outcome."""
+        """Return the seconds before another try; None if there is no other try, so that the error is the outcome."""
         self.error = error
         conditions = self.conditions
         if not isinstance(error, conditions.transient) or isinstance(error, ToolError | EnvironmentDefect):

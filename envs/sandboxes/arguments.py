@@ -22,7 +22,7 @@ def words_of(program: Program) -> list[str] | None:
 
 
 def content(what: str, data: Any) -> bytes:
-    """Return the data as bytes, or raise if it is of another type."""
+    """Return the data as bytes; raise UsageError if they are of another type."""
     if type(data) is bytes:
         return data
     if isinstance(data, bytes | bytearray):
@@ -40,7 +40,7 @@ def path_of(path: Any) -> str:
 
 
 def files_of(files: Mapping[str, bytes] | None, limits: Limits | None = None) -> dict[str, bytes]:
-    """Return the files to start with; raise for files that cannot fit the limits."""
+    """Return a session's initial files as a dict; raise UsageError if a type is wrong or they do not fit the limits."""
     if not files and (files is None or isinstance(files, Mapping)):
         return {}
     if not isinstance(files, Mapping):
@@ -52,7 +52,7 @@ def files_of(files: Mapping[str, bytes] | None, limits: Limits | None = None) ->
 
 
 def check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
-    """Raise if the files cannot fit the limits."""
+    """Raise UsageError if the files do not fit the limits."""
     for path, data in files.items():
         if len(data) > limits.file_bytes:
             raise UsageError(f"file {path} has {len(data)} bytes; limit file_bytes is {limits.file_bytes}")
@@ -65,7 +65,7 @@ def check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
 
 
 def seconds_of(timeout: Any) -> float:
-    """Return the timeout of a run in seconds."""
+    """Return the timeout of a run in seconds; raise UsageError unless it is a positive number."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
         raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
     return float(timeout)

@@ -10,7 +10,7 @@ from palaestra.errors import SandboxUnavailable, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """One field for each guard. False means that it is not enforced here."""
+    """The guards of an open sandbox, one field each. False means that the sandbox does not enforce the guard."""
 
     backend: str
     files: bool = False
@@ -35,7 +35,10 @@ class Capabilities:
     """One sentence for each guard that is absent or weaker: what is missing, why, and how to get it."""
 
     def require(self, *names: str) -> None:
-        """Raise unless every named guard is enforced; `memory` requires a bound on the whole tree."""
+        """Raise SandboxUnavailable if a named guard is not enforced.
+
+        For `memory`, a bound on each process alone is not enough.
+        """
         missing = [
             name
             for name in guards_of(names)
@@ -46,7 +49,7 @@ class Capabilities:
 
 
 def guards_of(names: Any) -> tuple[str, ...]:
-    """Return the names of guards that a caller passes, or raise if one is unknown."""
+    """Return a caller's names of guards as a tuple; raise UsageError if a name is unknown."""
     if not isinstance(names, Sequence) or isinstance(names, str):
         hint = f", ({names!r},)" if isinstance(names, str) else ""
         raise UsageError(f"require is {names!r}; expected names in a tuple{hint}")

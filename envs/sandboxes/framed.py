@@ -1,8 +1,8 @@
-"""The client's half of a runner's protocol, over any stream: it sends requests and checks replies.
+"""The client's side of a runner's protocol: it sends requests over a stream of any kind, and checks the replies.
 
-A backend whose programs a runner runs is a `FramedSandbox`: it says how a stream is had (a socket here, a container's
-stdin and stdout, HTTP) and which of them serves a program that runs without a session. What comes back is checked field
-by field: the runner is ours, but it lives next to programs that are not.
+A backend whose programs run in a runner is a subclass of `FramedSandbox`. The subclass defines how a stream is opened
+(a local socket, a container's stdin and stdout, or HTTP) and which stream serves a program without a session. Every
+field of a reply is checked, because untrusted programs run beside the runner.
 """
 
 import asyncio
@@ -57,7 +57,10 @@ def _opening(operation: str, limits: Limits, files: Files | None, *bodies: bytes
 
 
 def run_request(execution: Execution, alone: bool = False) -> FrameRequest[Result] | Result:
-    """Return the request of a run, `alone` with its limits and files, or a Result if the program is too large."""
+    """Return the request that runs a program, or a Result if the program or stdin is too large.
+
+    `alone` is True for a run without a session; the request then includes limits and files.
+    """
     program, timeout, stdin, show_last, limits, files = execution
     if isinstance(program, str):
         is_command, content = False, program.encode("utf-8", "surrogatepass")
@@ -75,7 +78,7 @@ def run_request(execution: Execution, alone: bool = False) -> FrameRequest[Resul
 
 
 def read_result(head: FrameHead, body: bytes) -> Result:
-    """Return the Result of a reply. Each field is checked."""
+    """Return the Result in a reply; raise `Broken` if one of its fields is wrong."""
     if not isinstance(head, bytes):
         checked(head)
         raise Broken("the sandbox's runner sent no result")
@@ -126,7 +129,10 @@ def first_words(stream: Stream, backend: str, seconds: float) -> Header:
 
 
 class FramedSession(Session):
-    """A session on a stream. `begin` starts a fork of it on another stream."""
+    """A session that sends its requests over a stream.
+
+    `begin` is called to start a fork of the session on another stream.
+    """
 
     def __init__(self, begin: "Callable[..., Any]", stream: Stream, limits: Limits, name: Any) -> None:
         self.limits = limits

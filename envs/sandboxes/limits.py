@@ -1,4 +1,7 @@
-"""Resource limits of a program. Every backend enforces all of them, or its capabilities name those that it cannot."""
+"""Resource limits of a program.
+
+Every backend enforces all of them, or names in its capabilities those that it cannot.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -50,7 +53,10 @@ class Limits:
 
     @classmethod
     def of(cls, limits: Self | Mapping[str, Any] | None, usual: Self | None = None) -> Self:
-        """Return the limits that a caller passes; what a mapping leaves out, or None, is taken from `usual`."""
+        """Return a caller's limits.
+
+        A field that a mapping leaves out is taken from `usual`; None returns `usual` itself.
+        """
         if isinstance(limits, cls):
             return limits
         usual = usual or cls()
@@ -69,7 +75,7 @@ class Limits:
         return replace(usual, **limits)
 
     def narrowed(self, limits: Self | Mapping[str, Any] | None) -> Self:
-        """Return the requested limits, which must not be wider than these; None means these."""
+        """Return the requested limits, or these limits for None. Raise UsageError if a requested limit is higher."""
         limits = self.of(limits, self)
         for field in fields(limits):
             value, max_value = getattr(limits, field.name), getattr(self, field.name)
@@ -78,6 +84,6 @@ class Limits:
         return limits
 
     def within(self, widest: Self) -> Self:
-        """Return these limits, each cut to the value in `widest`."""
+        """Return these limits, each lowered to the value in `widest` if it is higher."""
         names = [field.name for field in fields(self)]
         return type(self)(**{name: min(getattr(self, name), getattr(widest, name)) for name in names})

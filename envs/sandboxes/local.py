@@ -1,8 +1,8 @@
-"""The local backend: programs run on this machine, behind namespaces, seccomp, Landlock and cgroups. Linux, no daemon.
+"""The local backend: programs run on this machine, isolated by namespaces, seccomp, Landlock and cgroups. Linux only.
 
-A LocalSandbox owns one supervisor, a fresh process that forks warm interpreters (see `runner`); it is never forked from
-this process, which may have threads and a GPU. If it died, it is started again. Only the kernel isolates programs
-here; for programs of human attackers, use a separate machine.
+A LocalSandbox owns one supervisor, a new process that forks warm interpreters (see `runner`). The supervisor is not
+forked from this process, which may have threads and a GPU. If it has died, the next call starts another one. Only the
+kernel isolates the programs from this machine; run programs of human attackers on a separate machine.
 """
 
 import asyncio
@@ -33,7 +33,8 @@ Preload = Literal["auto", "bare", "numpy", "scientific"]
 class LocalSandbox(FramedSandbox):
     """Runs programs on this machine.
 
-    `preload`: which warm interpreter programs are forked from; "auto" looks for numpy and sympy in the program.
+    `preload` names the warm interpreter from which programs are forked; "auto" chooses it by looking for the names
+    numpy and sympy in the program.
     """
 
     def __init__(self, limits: Limits | Mapping[str, Any] | None = None, preload: Preload = "auto") -> None:
@@ -85,7 +86,7 @@ class LocalSandbox(FramedSandbox):
             supervisor.close()
 
     def _running(self) -> SupervisorProcess:
-        """Return the supervisor, and start it again if it has died."""
+        """Return the live supervisor; start a new one if there is none or it has died."""
         with self._lock:
             if self._closed:
                 raise UsageError("the sandbox is closed")
@@ -96,7 +97,7 @@ class LocalSandbox(FramedSandbox):
             return self._supervisor
 
     async def _supervised(self, blocking: bool) -> SupervisorProcess:
-        """Return the supervisor; start it on another thread if this one must not block."""
+        """Return the live supervisor. If one must be started and `blocking` is False, another thread starts it."""
         supervisor = self._supervisor
         if blocking:
             return self._running()
@@ -105,7 +106,10 @@ class LocalSandbox(FramedSandbox):
         return await asyncio.to_thread(self._running)
 
     def forget(self) -> None:
-        """Drop everything in a forked child process. The parent keeps it; the next use here starts a new supervisor."""
+        """Forget the supervisor and sessions in a forked child process.
+
+        The parent keeps them; the child starts its own supervisor.
+        """
         self._lock = threading.Lock()
         for session in list(self._sessions):
             session.forget()

@@ -17,7 +17,7 @@ BACKENDS = {
 
 
 class _Sandboxes(Backends[Sandbox]):
-    """Backends that can be opened with required guards. If one is missing, opening fails."""
+    """The backends of sandboxes. `open` fails if the opened sandbox does not enforce a required guard."""
 
     def open(self, backend: str, *, require: Sequence[str] = (), **options: Any) -> Sandbox:
         guards = guards_of(require)
@@ -34,7 +34,7 @@ SANDBOXES = _Sandboxes("sandbox", "open_sandbox", BACKENDS)
 
 
 def open_sandbox(backend: Where = "local", *, require: Sequence[str] = (), **options: Any) -> Sandbox:
-    """Open a backend. It fails unless every guard in `require` (see `Capabilities`) is enforced."""
+    """Open a sandbox. Raise SandboxUnavailable unless it enforces every guard in `require` (see `Capabilities`)."""
     name, settings = SANDBOXES.read(backend)
     guards = *guards_of(require), *guards_of(settings.pop("require", ()))
     return SANDBOXES.open(name, require=guards, **{**settings, **options})

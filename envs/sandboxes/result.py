@@ -1,4 +1,7 @@
-"""Result of a run. All but two fields are measured outside the program, so that it cannot forge them."""
+"""Result of a run.
+
+Only its `exit_code` and `value` can be forged by the program; all else is measured outside of it.
+"""
 
 import re
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
-"""The two interfaces: a Sandbox starts Sessions, a Session runs programs. Each method has an async twin with an `a`.
+"""The two interfaces: a Sandbox starts Sessions, a Session runs programs. Every method has an async form, as `arun`.
 
-The twins are defined only here: a backend writes each operation once, as a coroutine with the argument `blocking`.
-If it is true, it blocks the thread and never waits for a loop, so a plain call needs no loop; if not, it never
-blocks the loop. Rules that hold for every backend:
+A backend writes each operation once, as a coroutine with the argument `blocking`; this module makes both methods of it.
+With `blocking` the coroutine blocks the thread and needs no event loop; without it, it never blocks the event loop.
+Rules for every backend:
 
-- What the program does (fails, dies, times out, eats its memory, floods, closes everything) is a `Result`.
-- What the sandbox does wrong raises `Broken`. After it the session may be closed and another one started.
-- Every wait has a deadline: the timeout of the run plus extra seconds. Cancelling an async run kills its whole tree.
-- Paths are relative to the session's working folder; no link is followed and nothing outside is reached (`OSError`).
+- Whatever the program does (it fails, dies, times out, uses up its memory), the run returns a `Result`.
+- A failure of the sandbox itself raises `Broken`. After that, close the session and start another one.
+- Every wait has a deadline: the timeout of the run plus extra seconds. Cancelling an async run kills all its processes.
+- Paths are relative to the session's working folder. A path that leaves it or goes through a link raises `OSError`.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ Files = Mapping[str, bytes]
 
 
 class Execution(NamedTuple):
-    """A program with all its arguments. For a run without a session it includes the files."""
+    """A program with all arguments of its run; `files` is used only for a run without a session."""
 
     program: Program
     timeout: float | None
@@ -36,7 +36,7 @@ class Execution(NamedTuple):
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Return the outcome of an operation that was called with `blocking`: it ends without waiting for a loop."""
+    """Run a coroutine that was called with `blocking=True` to its end, without an event loop, and return its result."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -59,14 +59,14 @@ class _Closing:
 
 
 class Session(_Closing, ABC):
-    """The session of one episode: variables and files stay from run to run. To share it between threads, use a lock."""
+    """The session of one episode: it keeps variables and files from run to run. Threads that share it need a lock."""
 
     limits: Limits
 
     def run(
         self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
     ) -> Result:
-        """Run Python in the session's process, or a command beside it. `show_last` fills `Result.value`."""
+        """Run Python in the session's process, or a command in a new process. `show_last` sets `Result.value`."""
         return run_blocking(self._run(Execution(program, timeout, stdin, show_last, self.limits), True))
 
     async def arun(
@@ -82,7 +82,7 @@ class Session(_Closing, ABC):
         await self._put(path, data, False)
 
     def get(self, path: str) -> bytes:
-        """Return the content of a regular file, at most `Limits.file_bytes` of it."""
+        """Return the content of a regular file; raise `OSError` if it has more than `Limits.file_bytes` bytes."""
         return run_blocking(self._get(path, True))
 
     async def aget(self, path: str) -> bytes:
@@ -96,21 +96,24 @@ class Session(_Closing, ABC):
         return await self._listdir(path, False)
 
     def reset(self) -> None:
-        """Delete variables, processes and files."""
+        """End all processes, and delete all variables and files."""
         run_blocking(self._reset(True))
 
     async def areset(self) -> None:
         await self._reset(False)
 
     def fork(self) -> "Session":
-        """Return a second session with the same variables and a copy of the files. UsageError if `forks` is False."""
+        """Return a new session with the same variables and a copy of the files.
+
+        Raise UsageError if `Capabilities.forks` is False.
+        """
         return run_blocking(self._fork(True))
 
     async def afork(self) -> "Session":
         return await self._fork(False)
 
     def close(self) -> None:
-        """End every process and delete every file. Allowed twice, from any thread, and during a run, which it ends."""
+        """End every process and delete every file. It may be called twice, from any thread, and during a run."""
         run_blocking(self._close(True))
 
     async def aclose(self) -> None:
@@ -133,7 +136,7 @@ class Session(_Closing, ABC):
 
 
 class Sandbox(_Closing, ABC):
-    """A backend, opened with its limits. Safe to use from many threads and loops at once."""
+    """An open backend with its limits. Many threads and event loops may use it at once."""
 
     limits: Limits
     has_sessions: ClassVar[bool] = True
@@ -141,10 +144,10 @@ class Sandbox(_Closing, ABC):
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """Return what is enforced here; this was tested once, when the sandbox opened."""
+        """Return the guards that this sandbox enforces; they were tested once, when it opened."""
 
     def start(self, *, files: Files | None = None, limits: Limits | None = None) -> Session:
-        """Start a session with these files in its working folder. `limits` must not be wider than the sandbox's."""
+        """Start a session with these files in its working folder. `limits` may only lower the sandbox's limits."""
         return run_blocking(self._start(files, self.limits.narrowed(limits), True))
 
     async def astart(self, *, files: Files | None = None, limits: Limits | None = None) -> Session:
@@ -162,8 +165,8 @@ class Sandbox(_Closing, ABC):
     ) -> Result:
         """Run one program in a new session that is deleted when this returns.
 
-        With `show_last` the repr of its last expression is printed, as at the interactive prompt. `Result.value` stays
-        None, because the session that would report it is gone.
+        With `show_last` the repr of the program's last expression is printed to stdout, as at the interactive prompt;
+        `Result.value` is always None.
         """
         execution = Execution(program, timeout, stdin, show_last, self.limits.narrowed(limits), files)
         return run_blocking(self._once(execution, True))

@@ -1,4 +1,4 @@
-"""A stream of frames to a runner and back, and its version over a socket. `framed` defines their content."""
+"""Streams that send frames to a runner and receive replies: an interface, and a stream over a socket."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ _RECEIVE_BYTES = 2**16
 
 
 class Stream(ABC):
-    """Frames to a runner and back: one request, one reply. A dropped stream is never used again."""
+    """Interface of a stream to a runner: each request frame gets one reply frame. A dropped stream is not reused."""
 
     grace: float = 75.0
     """Seconds to wait for a reply beyond the time of a run: a zygote may warm up first, or memory must be freed."""
@@ -26,7 +26,7 @@ class Stream(ABC):
     async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[FrameHead, bytes]:
         """Send a frame and return the reply; raise `Broken` if none comes.
 
-        Cancelling it, or a Ctrl-C, drops the stream, and so ends the run.
+        If the call is cancelled or interrupted by Ctrl-C, the stream is dropped, which ends the run.
         """
 
     async def leave(self, blocking: bool) -> None:
@@ -39,12 +39,12 @@ class Stream(ABC):
         """Drop the stream at once, from any thread; the runner ends the session. It may be called twice."""
 
     def beside(self) -> "Stream":
-        """Return another stream to the same runner, for a fork."""
+        """Return another stream to the same runner, for a fork; raise UsageError if the backend cannot fork."""
         raise UsageError("this backend cannot fork a session; see Capabilities.forks")
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop the copy of the stream in a forked child process. The session of the parent continues."""
+        """Close a forked child's copy of the stream. The parent's session continues."""
 
 
 class SocketStream(Stream):

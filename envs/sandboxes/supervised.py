@@ -1,4 +1,4 @@
-"""The supervisor's process as this process uses it: start it, connect streams to it, end it. It defines no sessions."""
+"""Starts the supervisor's process, connects streams to it, and ends it. `framed` defines the sessions."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ class SupervisorProcess:
         return SocketStream(near, self.why, self.connect)
 
     def why(self) -> str:
-        """Return the last error output of the supervisor, or how it ended."""
+        """Return whether the supervisor runs or how it ended, with its last error output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.1)
         start = max(os.fstat(self._log).st_size - _REASON_BYTES, 0)
@@ -82,7 +82,7 @@ class SupervisorProcess:
             self._process.wait()
 
     def forget(self) -> None:
-        """Drop the supervisor in a forked child process. The parent keeps it."""
+        """Forget the supervisor in a forked child process, without ending it: it belongs to the parent."""
         self._control.close()
         self._process.returncode = 0  # otherwise its garbage collection warns that it still runs
 

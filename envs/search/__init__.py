@@ -1,1 +1,1 @@
-"""Search engines for agents: one port, `Index`, and what stands behind it. Usable without an environment."""
+"""Search engines for agents: one interface, `Index`, and its implementations. Usable without an environment."""

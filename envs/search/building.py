@@ -1,8 +1,8 @@
 """Make an index on disk from a corpus. A build that was killed resumes from the last progress that it saved.
 
-Documents are written in batches: first their texts, then tantivy's part of them, whose count says what is kept. Memory
-stays bounded: one batch, tantivy's heap, and 8 bytes for each id. Of several documents with one id the first is kept.
-Left out: changing an index that is complete; build another one.
+Documents are written in batches: first their texts, then tantivy's entries, whose count shows which batches are
+complete. Memory is limited to one batch, tantivy's heap, and 8 bytes for each id. Of several documents with one id,
+only the first is kept. Left out: changing a complete index; build another one instead.
 """
 
 import json
@@ -51,9 +51,10 @@ def build(
     report: Callable[[Stand, float], None] = lambda stand, seconds: None,
     report_fault: Callable[[str], None] = lambda text: None,
 ) -> IndexFolder:
-    """Index a corpus.
+    """Index a corpus in the folder `to`, and return the finished index.
 
-    `report` gets the progress every few seconds, `report_fault` the reason for each row that is left out.
+    `report` is called with the progress and the elapsed seconds every few seconds, `report_fault` with the reason for
+    each row that is left out.
     """
     folder, source = Path(to).expanduser(), Path(corpus).expanduser()
     settings = {"format": FORMAT, "corpus": str(source.absolute()), "columns": asdict(columns)}
@@ -81,7 +82,7 @@ def build(
 
 
 def _begun(folder: Path, settings: dict[str, Any]) -> list[Stand]:
-    """Return the progress of an earlier build with the same settings; for a new or empty folder, the beginning."""
+    """Return the saved progress of an earlier build with the same settings, or no progress if the folder is empty."""
     if (folder / MANIFEST).exists():
         raise UsageError(f"{folder} has an index already; delete it to build it again, or take another folder")
     if (folder / PROGRESS).exists():
@@ -106,7 +107,7 @@ def _stands(folder: Path) -> list[Stand]:
 
 
 class _Building:
-    """One build, from its present progress to its end."""
+    """One build, from its saved progress to its end."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], index: Any, writer: Any, stand: Stand,
@@ -157,7 +158,7 @@ class _Building:
         self.report(self._stand(), time.monotonic() - began)
 
     def _add(self, document: Document) -> str:
-        """Write a document; return why it was refused, or ""."""
+        """Write a document, unless its id was used before. Return the reason for leaving it out, or ""."""
         hashed = id_hash(document.id)
         key = np.uint64(hashed)
         at = int(np.searchsorted(self.earlier, key))
@@ -174,7 +175,7 @@ class _Building:
         return Stand(self.documents, self.rows, self.skipped)
 
     def _save(self) -> None:
-        """Save the progress, from which a later build resumes. Tantivy's count shows whether its part was committed."""
+        """Save the progress, then commit. After a crash, tantivy's count of documents shows which progress is true."""
         self.texts.flush()
         stand = self._stand()
         self._note([self.saved, stand])

@@ -1,7 +1,7 @@
 """The documents of a corpus: rows of JSONL, JSON, CSV or parquet files, and files of HTML or text, alone or in folders.
 
-The columns are found by their usual names, or named. What cannot be read is an `InvalidDocument` with its place,
-so that a build can count it and continue. Left out: compressed files, PDF, and splitting long documents.
+Columns are found by their usual names, or the user names them. A row or file that cannot be read becomes an
+`InvalidDocument`, so that a build can count it and continue. Left out: compressed files, PDF, splitting long documents.
 """
 
 import os
@@ -57,7 +57,7 @@ class InvalidDocument:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of text, title, id and url; "" means the usual names."""
+    """Names of the columns of text, title, id and url; "" means that the usual names are tried."""
 
     text: str = ""
     title: str = ""
@@ -65,14 +65,14 @@ class Columns:
     url: str = ""
 
     def value(self, part: str, row: Mapping[str, Any]) -> Any:
-        """Return the value of a part in a row, or None if the row has none."""
+        """Return the value of a part (such as "title") in a row, or None if the row has none."""
         column = getattr(self, part)
         names = (column,) if column else NAMES[part]
         return next((row[name] for name in names if row.get(name) is not None), None)
 
 
 def read_corpus(path: Path, columns: Columns) -> Iterator[Document | InvalidDocument]:
-    """Yield every document or fault, always in the same order."""
+    """Yield every document, and an `InvalidDocument` for each that cannot be read, always in the same order."""
     if not path.exists():
         raise UsageError(f"the corpus {path} does not exist; expected a file, or a folder of files")
     files = _files(path) if path.is_dir() else iter([path])
@@ -115,7 +115,7 @@ def _rows(file: Path, where: str, columns: Columns) -> Iterator[Document | Inval
 
 
 def _document(row: Row, number: str, columns: Columns) -> Document | str:
-    """Return the document of a row, or what is wrong with it."""
+    """Return the document of a row, or the reason why the row is invalid."""
     text, title, id, url = (columns.value(part, row.columns) for part in NAMES)
     if text is None:
         expected = repr(columns.text) if columns.text else f"any of {', '.join(NAMES['text'])}"
@@ -133,13 +133,13 @@ def _document(row: Row, number: str, columns: Columns) -> Document | str:
 
 
 def split_title(contents: str) -> tuple[str, str]:
-    """Return title and text of what Search-R1 calls contents: the title, in quotes, is the first line."""
+    """Split a text in Search-R1's format, whose first line is the title in quotes, into title and text."""
     title, _, text = contents.partition("\n")
     return title.strip('"'), text
 
 
 def clean(id: str, title: str, text: str, url: Any = "") -> Document:
-    """Return a document with valid parts: Unicode texts, ids and titles of one line, some title."""
+    """Return a document with valid parts: Unicode text, an id and a title of one line each, never an empty title."""
     parts = [_one_line(part)[:2000] for part in (id, title or text[:200], url if isinstance(url, str) else "")]
     if not title:
         parts[1] = f"{parts[1][:70].rsplit(' ', 1)[0]} ..." if len(parts[1]) > 70 else parts[1]
@@ -147,7 +147,7 @@ def clean(id: str, title: str, text: str, url: Any = "") -> Document:
 
 
 def valid_text(text: str) -> str:
-    """Return a text without half characters, which UTF-8 cannot hold."""
+    """Replace surrogates in a text, because UTF-8 cannot encode them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -159,7 +159,7 @@ def _one_line(text: str) -> str:
 
 
 def _file(file: Path, place: str) -> Document | InvalidDocument:
-    """Return a file as one document, by its path in the corpus."""
+    """Return a file as one document; its path in the corpus is the id."""
     try:
         size = file.stat().st_size
         if size > FILE_BYTES:
@@ -181,7 +181,7 @@ def _file(file: Path, place: str) -> Document | InvalidDocument:
 
 
 def _too_deep(data: bytes) -> bool:
-    """Return whether tags nest too deeply for the parser: 100,000 open tags would take minutes."""
+    """Return whether the page's tags are nested too deeply for the parser: 100,000 open tags would take minutes."""
     depth = 0
     if data.count(b"<") > _DEPTH:
         for match in _NESTED.finditer(data):
@@ -192,7 +192,7 @@ def _too_deep(data: bytes) -> bool:
 
 
 def page_text(data: bytes) -> tuple[str, str]:
-    """Return the title of an HTML page, and its text: a line for each block, headings as in Markdown."""
+    """Return the title of an HTML page, and its text: each block on its own line, headings as in Markdown."""
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:

@@ -1,7 +1,8 @@
-"""Search by meaning: vectors of a local model, compared by faiss.
+"""Search by meaning: texts become vectors of a local model, and faiss compares them.
 
-All vectors are compared up to FLAT_VECTORS; beyond, they lie in lists of which the nearest are looked through, a byte a
-number. Questions that come together are embedded together, in a thread. Left out: training models, and other metrics.
+Up to FLAT_VECTORS, a query is compared with every vector. More vectors are sorted into lists of similar vectors, with
+one byte for each number, and only the nearest lists are searched. Queries of one call are embedded together, in a
+thread. Left out: training models, and other measures of similarity.
 """
 
 import asyncio
@@ -29,15 +30,15 @@ _ROWS = 1024
 
 
 class DenseIndex:
-    """An index of `palaestra index build --dense MODEL`."""
+    """An index that `palaestra index build --dense MODEL` made, searched by its vectors."""
 
     waits = True
     batch = 64
 
     def __init__(self, path: str | Path, *, model: str = "", device: str = "cpu", probes: int = 32) -> None:
-        """`model` stands in place of the name that was built with, where that lies elsewhere here.
+        """`model` is the path or name of the model, if it differs from the name in the index.
 
-        `probes` lists are looked through where there are lists: more find better and take longer.
+        `probes` is the number of lists to search, if the index has lists: more lists find better hits and take longer.
         """
         folder = open_folder(path, "dense")
         model_settings = dict(folder.dense or {})
@@ -56,7 +57,7 @@ class DenseIndex:
             self._vectors.nprobe = probes
 
     def check(self) -> None:
-        """Load the model, and check that its vectors have the size of those in the index."""
+        """Load the model, and check that its vectors have as many numbers as those in the index."""
         self._search(["test"], 1)
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -85,7 +86,7 @@ class DenseIndex:
         return self.documents.of_id(id)
 
     def close(self) -> None:
-        """Do nothing: files stay open until the last reader has ended."""
+        """Do nothing: the files are closed when no object uses them any more."""
 
 
 def library() -> Any:
@@ -103,9 +104,10 @@ def add_vectors(
     report: Callable[[int, int], None] = lambda done, count: None,
     flat: int = FLAT_VECTORS,
 ) -> IndexFolder:
-    """Add vectors to an index of words; a run that was interrupted is resumed.
+    """Add vectors to an index of words; resume if an earlier call was interrupted.
 
-    `report` gets the number of embedded documents, and of all. More vectors than `flat` are put in lists.
+    `report` is called with the number of embedded documents and the number of all. More than `flat` vectors are put
+    into lists.
     """
     folder = open_folder(path, "embedded")
     if folder.dense is not None:
@@ -145,12 +147,12 @@ def add_vectors(
 
 
 def _text(document: Document, embedder: Embedder) -> str:
-    """Return the text of a document that is embedded: a token has at most some letters, so the rest is never read."""
+    """Return the part of a document that the model can read, so that the rest is never tokenized."""
     return f"{document.title}\n{document.text[: 20 * embedder.tokens]}"
 
 
 def _write(vectors: Vectors, path: Path, flat: int) -> None:
-    """Write the vectors as an index of faiss, in bounded memory."""
+    """Write the vectors as an index of faiss. Memory stays limited."""
     faiss, (count, dimensions) = library(), vectors.shape
     if count <= flat:
         index = faiss.IndexFlatIP(dimensions)

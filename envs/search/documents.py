@@ -1,8 +1,8 @@
 """The documents of an index on disk: written one after another, read by number or id from memory-mapped files.
 
-`documents` holds the texts, `offsets` where each begins, `ids` a hash of each id, `order` the hashes' order. 24 bytes
-beside each text, whatever its size; any number of processes share the pages. Left out: how one is found (`embedded`,
-`dense`), and which of several with one id is kept (`building`).
+The file `documents` holds the texts, `offsets` the position of each, `ids` a hash of each id, and `order` the numbers
+of the documents, sorted by hash. Each document takes 24 bytes in addition to its text. All processes share the same
+memory. Left out: finding documents (`embedded`, `dense`), and choosing one of several with one id (`building`).
 """
 
 import mmap
@@ -35,13 +35,13 @@ def no_document(id: str) -> ToolError:
 
 
 def hit_of(document: Document, words: list[str], score: float) -> Hit:
-    """Return a document as a hit, with the passage that holds most of the words."""
+    """Return a document as a hit, with the passage that contains most of the words."""
     text = passage(document.text, words, PASSAGE_CHARS)
     return Hit(document.id, document.title, text, score, document.url)
 
 
 class Listed:
-    """Documents in memory."""
+    """Documents in memory, read by number or id."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
         self._documents = documents
@@ -56,14 +56,14 @@ class Listed:
         return self._documents[number]
 
     def of_id(self, id: str) -> Document:
-        """Return the document with this id."""
+        """Return the document with this id, or raise ToolError."""
         if id not in self._numbers:
             raise no_document(id)
         return self._documents[self._numbers[id]]
 
 
 class Stored:
-    """Documents on disk, which are complete."""
+    """Documents of a finished index on disk, read by number or id."""
 
     def __init__(self, folder: Path) -> None:
         self._data = _mapped(folder / "documents")
@@ -87,7 +87,7 @@ class Stored:
         return Document(id, title, text, url)
 
     def of_id(self, id: str) -> Document:
-        """Return the document with this id."""
+        """Return the document with this id, or raise ToolError."""
         key = np.uint64(id_hash(id))
         at = int(np.searchsorted(self._ids, key, sorter=self._order))
         if at < len(self._ids) and self._ids[number := int(self._order[at])] == key:
@@ -98,7 +98,7 @@ class Stored:
 
 
 class Writing:
-    """Writes documents. Earlier documents after the first `count` are cut off."""
+    """Writes documents to disk. It first removes all documents after the first `count`."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._files = {name: (folder / name).open("ab") for name in ("documents", "offsets", "ids")}
@@ -114,7 +114,7 @@ class Writing:
         self.hashes: Hashes = np.fromfile(folder / "ids", np.uint64)
 
     def add(self, document: Document, hashed: int) -> None:
-        """Write a document. Its id, title and address hold no control characters."""
+        """Write a document. Its id, title and address must contain no control characters."""
         text = _BREAK.join((document.id, document.title, document.url, document.text)).encode()
         self._end += len(text)
         self._files["documents"].write(text)
@@ -132,7 +132,7 @@ class Writing:
             file.close()
 
     def finish(self) -> None:
-        """Close the files and write the order of the hashes."""
+        """Close the files and write the file `order`."""
         self.close()
         hashes = np.fromfile(self._folder / "ids", np.uint64)
         np.argsort(hashes, kind="stable").astype(np.int64).tofile(self._folder / "order")

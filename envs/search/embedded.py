@@ -1,9 +1,9 @@
-"""The embedded engine: BM25 by tantivy, in this process, on memory-mapped files. No server, no model.
+"""The embedded engine: BM25 by tantivy, in this process, on memory-mapped files. It needs no server and no model.
 
-`palaestra index build` makes the files; `EmbeddedIndex.of` holds a generated world in memory. A query is words and
-nothing else: quotes, colons, brackets, AND and NOT in it mean nothing, so none of them is wrong. Stop words are left
-out of queries, words are stemmed as English ones, a word in the title or in a heading (a line that begins with #)
-counts more. Left out: building on disk (`building`), meaning (`dense`).
+`palaestra index build` makes the files; `EmbeddedIndex.of` makes an index in memory. A query is only a list of words:
+quotes, colons, brackets, AND and NOT have no meaning, so no query is invalid. Stop words are left out of queries, and
+words are stemmed as English ones. A word in the title or in a heading (a line that begins with #) counts more. Left
+out: building on disk (`building`), search by meaning (`dense`).
 """
 
 import itertools
@@ -68,7 +68,7 @@ class EmbeddedIndex:
         return len(self.documents)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments for pickle: another process opens, or makes, its own index."""
+        """Return the arguments for pickle: another process opens the same files, or makes its own index in memory."""
         return self._source
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -81,7 +81,7 @@ class EmbeddedIndex:
         return [hit_of(documents[number], words, score) for number, score in self.ranked(words, k)]
 
     def ranked(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
-        """Return the numbers of the best documents with their scores."""
+        """Return the numbers of the best `k` documents for some words, each with its score."""
         query, should = self._tantivy.Query, self._tantivy.Occur.Should
         if not words or k < 1:
             return []
@@ -101,7 +101,7 @@ class EmbeddedIndex:
         return self.documents.of_id(id)
 
     def close(self) -> None:
-        """Do nothing: files stay open until their last reader has ended."""
+        """Do nothing: the files are closed when no object uses them any more."""
 
 
 def library() -> Any:
@@ -114,7 +114,7 @@ def library() -> Any:
 
 
 def schema() -> Any:
-    """Return the schema of tantivy: the words, and each document's number."""
+    """Return tantivy's schema: the fields with words, and the number of the document."""
     builder = library().SchemaBuilder()
     for field in _FIELDS:
         builder.add_text_field(field, tokenizer_name=_ANALYZER, index_option="freq")
@@ -132,13 +132,13 @@ def analyzer() -> Any:
 
 
 def writer_of(index: Any, heap: int) -> Any:
-    """Return a writer of one thread, which keeps the order of documents, and so the order of equal scores."""
+    """Return a writer with one thread, which keeps the order of documents, and so the order of equal scores."""
     index.register_tokenizer(_ANALYZER, analyzer())
     return index.writer(heap, 1)
 
 
 def add(writer: Any, number: int, document: Document) -> None:
-    """Index a document under its number."""
+    """Add a document to the index under this number."""
     record = library().Document()
     record.add_unsigned("number", number)
     title, text = spaced(document.title), spaced(document.text)

@@ -1,7 +1,7 @@
-"""Texts as vectors, by any local embedding model that transformers reads: mean pooling, normalised.
+"""Turns texts into vectors, by any local embedding model that transformers reads: mean pooling, then normalised.
 
-The one file of this room that loads torch, and only when the first text comes. Left out: models that pool otherwise,
-and training them.
+Only this module of `envs.search` loads torch, and only when the first text comes. Left out: models with another
+pooling, and training models.
 """
 
 import threading
@@ -17,7 +17,7 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder:
-    """One model. Calls from several threads follow one another."""
+    """One embedding model. Calls from several threads run one after another."""
 
     def __init__(
         self,
@@ -29,9 +29,10 @@ class Embedder:
         batch: int = 32,
         device: str = "cpu",
     ) -> None:
-        """A folder or a hub name. Prefixes are what the model was trained with: "query: " and "passage: " for e5.
+        """`model` is a folder or a hub name.
 
-        `tokens` of a text are read, the rest is not seen.
+        The prefixes must be those that the model was trained with: "query: " and "passage: " for e5. Of each text, the
+        model reads the first `tokens` tokens.
         """
         if tokens < 2 or batch < 1:
             raise UsageError(f"tokens is {tokens} and batch {batch}; expected at least 2 and 1")
@@ -41,11 +42,11 @@ class Embedder:
         self._guard = threading.Lock()
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """Return a row for each query."""
+        """Return an array with one row, the vector, for each query."""
         return self._rows([self.query_prefix + text for text in texts])
 
     def passages(self, texts: Sequence[str]) -> Vectors:
-        """Return a row for each passage."""
+        """Return an array with one row, the vector, for each passage."""
         return self._rows([self.passage_prefix + text for text in texts])
 
     def _rows(self, texts: list[str]) -> Vectors:

@@ -1,6 +1,6 @@
-"""The folder of an index on disk: what it says of itself, and whether it can be used.
+"""The folder of an index on disk: its manifest, and whether the index can be used.
 
-Left out: the documents in it (`documents`), the engines' own files, and how it is made (`building`).
+Left out: the documents in it (`documents`), the engines' own files, and how an index is made (`building`).
 """
 
 import json
@@ -20,7 +20,7 @@ PROGRESS = "progress.json"
 
 @dataclass(frozen=True, slots=True)
 class IndexFolder:
-    """An index that is complete."""
+    """The manifest of a finished index."""
 
     path: Path
     version: str
@@ -37,7 +37,7 @@ class IndexFolder:
 
 
 def open_folder(path: str | Path, engine: str) -> IndexFolder:
-    """Return the manifest of an index; raise a UsageError that says what to do if it cannot be used."""
+    """Return the manifest of an index. If the index cannot be used, raise a UsageError that says what to do."""
     folder = Path(path).expanduser()
     build = f"palaestra index build CORPUS --to {path}"
     if not (folder / MANIFEST).is_file():
@@ -67,13 +67,13 @@ def open_folder(path: str | Path, engine: str) -> IndexFolder:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise UsageError for a link in a folder to write in: the files would be written elsewhere."""
+    """Raise UsageError if a folder contains a link, because files written through it would be outside the folder."""
     if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
         raise UsageError(f"{link} is a link, and an index is written inside its own folder; build it in a new one")
 
 
 def close_folder(folder: IndexFolder) -> None:
-    """Write the manifest of an index that is complete, with the sizes of its files."""
+    """Write the manifest of a finished index, with the sizes of its files."""
     files = files_of(folder.path)
     mode = (folder.path / "documents").stat().st_mode
     for file in files:  # tantivy makes some for its user alone, and others are to read the index too.
@@ -84,14 +84,14 @@ def close_folder(folder: IndexFolder) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a whole file, or leave the old one as it was."""
+    """Write a text file completely; if writing fails, the old file stays as it was."""
     unfinished = path.with_name(f"{path.name}.half")
     unfinished.write_text(text, "utf-8")
     os.replace(unfinished, path)
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of an index, without those about its build."""
+    """Return the files of an index, without its manifest, its build progress and locks."""
     ignored = (MANIFEST, f"{MANIFEST}.half", PROGRESS, f"{PROGRESS}.half")
     return sorted(
         file for file in path.rglob("*") if file.is_file() and file.name not in ignored and file.suffix != ".lock"

@@ -1,9 +1,9 @@
-"""A search engine behind HTTP and JSON, of whatever kind: a mapping says how it is asked and what its answers mean.
+"""Client of any search engine with HTTP and JSON: a mapping describes its requests and its answers.
 
-The first question is asked when the first episode begins: an address that nobody answers, a key that is refused or an
-answer without results is a `UsageError` then. Later the same trouble is tried again for `patience` seconds, and is
-`Broken` when they are over. The key comes from an environment variable and is shown nowhere. Left out: remembering
-answers (`remembered`), and what the mappings are (`mappings`).
+A first query is sent when the first episode begins. If then nobody answers, the key is refused or the answer has no
+results, this is a `UsageError`. Later, a failed request is repeated for `patience` seconds, then it is `Broken`. The
+key comes from an environment variable and is never shown. Left out: caching answers (`remembered`), and the mappings
+themselves (`mappings`).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _REFUSED = (400, 413, 414, 422)
 
 
 class _Key(Secret):
-    """A key in a header of the server's own."""
+    """A key that is sent in the header that the server expects."""
 
     __slots__ = ("_header",)
 
@@ -51,7 +51,7 @@ class _Key(Secret):
 
 
 class HttpSearch:
-    """A client, with one thread for its connections, for callers on any event loop."""
+    """A client for callers on any event loop; its connections have a separate thread."""
 
     waits = True
 
@@ -68,10 +68,10 @@ class HttpSearch:
         version: str = "",
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`seconds` is what one try may take, `at_once` how many requests may run.
+        """`seconds` is the timeout of one try, `at_once` the maximum number of requests at the same time.
 
-        `embedding` holds the options of an `Embedder`, for servers that take vectors. `version` is what a cache is
-        keyed by: change it when the server's documents change. `transport` replaces the network.
+        `embedding` holds the options of an `Embedder`, for servers that take vectors. `version` is part of a cache's
+        key: change it when the server's documents change. `transport` replaces the network.
         """
         for name, value in (("seconds", seconds), ("patience", patience), ("at_once", at_once)):
             if not 0 < value < float("inf"):
@@ -95,19 +95,19 @@ class HttpSearch:
 
     @property
     def batch(self) -> int:
-        """Return the number of queries that one trip takes."""
+        """Return the maximum number of queries in one request."""
         return self.form.batch
 
     @property
     def trouble(self) -> str:
-        """Return why the last try failed; empty if it succeeded."""
+        """Return why the last request failed; "" if it succeeded."""
         return self._http.trouble
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address})"
 
     def check(self) -> None:
-        """Ask something; raise UsageError if the server is gone, refuses the key, or does not fit the mapping."""
+        """Send a query. Raise UsageError if the server is dead, refuses the key, or does not fit the mapping."""
         patience = min(CHECK_SECONDS, self.patience)
         try:
             self._background.submit(self._search(["test"], 1, patience)).result(
@@ -117,19 +117,19 @@ class HttpSearch:
             raise UsageError(f"the search server cannot be used: {error}") from None
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return the best hits of each query, in as few trips as the server's kind allows."""
+        """Return the best hits of each query, in as few requests as the mapping allows."""
         hits: list[list[Hit]] = await self._outcome(self._all(list(queries), k), self.patience + self.seconds)
         return hits
 
     async def get(self, id: str) -> Document:
-        """Return a document, if the server gives any."""
+        """Return a document. Raise ToolError if the server returns no whole documents."""
         if not self.form.get:
             raise ToolError("this search engine gives no whole documents")
         document: Document = await self._outcome(self._document(id), self.patience + self.seconds)
         return document
 
     def close(self) -> None:
-        """End the connections and their thread."""
+        """Close the connections and end their thread."""
         self._background.close(self._http.aclose())
 
     # Methods that run on the thread of the loop.
@@ -143,7 +143,7 @@ class HttpSearch:
         return [hits for trip in await asyncio.gather(*trips) for hits in trip]
 
     async def _search(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
-        """Send queries in one trip; return the hits of each."""
+        """Send queries in one request; return the hits of each query."""
         form = self.form
         values = [{"{query}": query, "{k}": min(k, form.max_results)} for query in queries]
         if self.embedder is not None:
@@ -156,7 +156,7 @@ class HttpSearch:
         return [self._hits(entry, query, k) for entry, query in zip(answers, queries, strict=True)]
 
     def _request(self, values: list[dict[str, Any]]) -> tuple[str, bytes | None]:
-        """Return the path and the body of a trip."""
+        """Return the path and the body of one request; None means a request without a body."""
         form = self.form
         if form.each is not None:
             each = [fill(form.each, entry) for entry in values]
@@ -177,7 +177,7 @@ class HttpSearch:
         return Document(id, hits[0].title, hits[0].text, hits[0].url)
 
     async def _fetch(self, path: str, body: bytes | None, patience: float, missing: str = "") -> Any:
-        """Return the JSON of an answer; retry if that may help."""
+        """Send a request and return the JSON of its answer; retry for `patience` seconds if that may help."""
         if self._free is None:
             self._free = asyncio.Semaphore(self._at_once)
 
@@ -192,7 +192,7 @@ class HttpSearch:
             return await self._http.retried(attempt, patience, _FIRST_WAIT, seconds=self.seconds)
 
     def _read(self, response: Response, missing: str) -> Any:
-        """Return the JSON of an answer; raise the error of its status."""
+        """Return the JSON of an answer, or raise the error that fits its status."""
         status = response.status
         beginning = " ".join(response.body[:300].decode("utf-8", "replace").split())
         details = f"it answered {status}: {self._http.redacted(beginning) or 'nothing'}"
@@ -220,7 +220,7 @@ class HttpSearch:
         return self._hits_of(results[:k], query)
 
     def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
-        """Return the hits of results, without those that lack a text."""
+        """Convert results into hits; a result with neither title nor text is left out."""
         hits: dict[str, Hit] = {}
         for index, result in enumerate(results):
             parts = {name: _text(at(result, path)) for name, path in self.form.hit.items() if name != "score"}
@@ -239,7 +239,7 @@ class HttpSearch:
 
 
 def _text(value: Any) -> str:
-    """Return a value as valid text, "" for other types."""
+    """Return a text or number as valid text, and "" for other types."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     return str(value)[:TEXT_CHARS].encode("utf-8", "replace").decode().replace("\0", "")

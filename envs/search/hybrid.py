@@ -1,7 +1,7 @@
-"""By words and by meaning together: two engines' answers, fused by their ranks alone.
+"""Search by words and by meaning: the answers of both engines are combined by their ranks.
 
-Reciprocal rank fusion: a document's score is the sum of 1 / (60 + its rank) over the lists that have it. It needs no
-scores that could be compared. Left out: weights, and models that order anew.
+Reciprocal rank fusion: a document's score is the sum of 1 / (60 + its rank) over the lists that contain it. The
+engines' own scores cannot be compared, and are not used. Left out: weights, and models that rank the hits again.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ _MIN_DEPTH = 50
 
 
 class HybridIndex:
-    """An index that `palaestra index build --dense MODEL` made, asked both ways."""
+    """An index from `palaestra index build --dense MODEL`, searched by words and by vectors; both lists are fused."""
 
     waits = True
     batch = 64
 
     def __init__(self, path: str | Path, *, model: str = "", device: str = "cpu", probes: int = 32) -> None:
-        """The options are those of a `DenseIndex`."""
+        """Open the index. The options are those of a `DenseIndex`."""
         self.embedded = EmbeddedIndex(path)
         self.dense = DenseIndex(path, model=model, device=device, probes=probes)
         self.version = f"{self.embedded.version} + {self.dense.version}"
 
     def check(self) -> None:
-        """Load the model of the vectors, and check it."""
+        """Load the embedding model, and check it."""
         self.dense.check()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -51,7 +51,7 @@ class HybridIndex:
 
 
 def fuse(lists: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """Return the best of several ranked lists; of two with equal scores the one that came first."""
+    """Combine several ranked lists and return the best `k` hits. Hits with equal scores keep the order of the lists."""
     scores: dict[str, float] = {}
     hits: dict[str, Hit] = {}
     for ranked in lists:

@@ -1,6 +1,7 @@
-"""The port of search: documents found for a query, and read by id. What every engine and every client of one gives.
+"""The interface of search, which every engine and every client of one has: find documents, read one by its id.
 
-Left out: how a query is answered (the backends, `opening`), and what an agent is shown of it (`envs.tools.search`).
+Left out: how a query is answered (the backends in `opening`), and what an agent sees of the answer
+(`envs.tools.search`).
 """
 
 from collections.abc import Sequence
@@ -32,20 +33,20 @@ class Hit:
 
 
 class Index(Protocol):
-    """An engine, or a client of one. Everything that an agent can cause is a ToolError; a dead server is Broken."""
+    """An engine, or a client of one. An error that an agent can cause is a ToolError; a dead server is Broken."""
 
     waits: bool
     """True if an answer comes over a network; an index in this process answers without awaiting anything."""
 
     @property
     def version(self) -> str:
-        """Return the key of a cache: it changes when any answer may differ."""
+        """Return the part of a cache's key that changes whenever an answer may change."""
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return the best `k` hits of each query, the best first, in one trip."""
+        """Return the best `k` hits of each query, the best first."""
 
     async def get(self, id: str) -> Document:
-        """Return a document by the id of a hit; raise ToolError if there is none, or if the engine gives none."""
+        """Return the document with the id of a hit. Raise ToolError if there is none, or if the engine returns none."""
 
     def close(self) -> None:
-        """Release its resources. It may be called twice, from any thread."""
+        """Release the index's resources. It may be called twice, from any thread."""

@@ -1,8 +1,8 @@
-"""How servers of search are asked and what their answers mean: a mapping a kind, as plain data. `http` reads them.
+"""Mappings for `http`: for each kind of search server, how to ask it and how to read its answers, as plain data.
 
-A user's own mapping is a dict of the same form. In what is sent, "{query}", "{k}", "{vector}" and "{id}" stand for
-values, wherever a whole text is one of them; paths into answers are names joined by dots, several of which are tried in
-turn. Left out: filters, languages and the like; copy a mapping and add what the server takes.
+A user's own mapping is a dict of the same form. In a request, "{query}", "{k}", "{vector}" and "{id}" are replaced by
+values, if one of them is a whole text. A path into an answer is names joined by dots; if there are several paths, they
+are tried in order. Left out: filters, languages and the like; copy a mapping and add what the server takes.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _PARTS = {"id", "title", "text", "url", "score"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one kind of server is asked."""
+    """A mapping: how to ask one kind of server, and how to read its answers."""
 
     path: str = ""
     """Path behind the address."""
@@ -45,7 +45,7 @@ class Form:
 
     @property
     def batch(self) -> int:
-        """Queries that go in one trip."""
+        """Return the maximum number of queries in one request."""
         return 1 if self.each is None else 64
 
 
@@ -88,7 +88,7 @@ MAPPINGS: Mapping[str, Form] = {
 
 
 def form_of(mapping: "str | Form | Mapping[str, Any]") -> Form:
-    """Return a mapping by its name, or from a user's own."""
+    """Return the mapping of this name, or a user's own mapping as a checked `Form`."""
     if isinstance(mapping, Form):
         return mapping
     if isinstance(mapping, str):
@@ -124,7 +124,7 @@ def fill(template: Any, values: Mapping[str, Any]) -> Any:
 
 
 def names_in(template: Any) -> set[str]:
-    """Return the texts in a template, among them the names that stand for values."""
+    """Return all texts in a template; some of them are names that `fill` replaces by values."""
     if isinstance(template, str):
         return {template}
     if isinstance(template, Mapping):

@@ -1,4 +1,4 @@
-"""`open_index`: an engine, or a client of one, by its backend's name."""
+"""`open_index` opens a search engine, or a client of one, by the name of its backend."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from palaestra.envs.search.remembered import Remembered
 
 
 class _Indexes(Backends[Index]):
-    """A folder's path alone is an embedded index, and an address a server of the kind of Search-R1."""
+    """Backends by name. A folder's path alone means "embedded", and an http address means "retrieve"."""
 
     also = "the folder of an index, an address, "
 
@@ -21,7 +21,7 @@ class _Indexes(Backends[Index]):
         return super().read(where)
 
     def remembered(self, where: Where) -> Remembered:
-        """Return the shared index of this process, with its cache."""
+        """Return the index of these options with its cache; this process shares both."""
         name, options = self.read(where)
         index = self.shared(name, **options)
         with self._lock:
@@ -44,6 +44,6 @@ INDEXES = _Indexes(
 
 
 def open_index(search: Where = "embedded", **options: Any) -> Index:
-    """Open an index; `palaestra.envs.tools.search` shares one a process instead."""
+    """Open a new index. To share one index in each process, use `palaestra.envs.tools.search` instead."""
     name, defaults = INDEXES.read(search)
     return INDEXES.open(name, **{**defaults, **options})

@@ -1,7 +1,8 @@
-"""Any index with a cache: the episodes of a group ask the same questions again and again.
+"""A cache for any index, because the episodes of a group ask the same questions again and again.
 
-An answer is cached by (version of the index, query, k). A question that several callers ask a server at once is sent
-once, and questions that come together go in one trip if the server takes several. Left out: a cache on disk.
+An answer is cached by (version of the index, query, k). If several callers ask a server the same question at once, it
+is sent once. Questions that come together are sent in one request, if the server takes several. Left out: a cache on
+disk.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ PendingQuery = tuple[Key, "asyncio.Future[list[Hit]]"]
 
 
 class Remembered:
-    """An index with a cache of its last answers. `entries=0` caches nothing."""
+    """An index with a cache of its last answers. `entries=0` turns the cache off."""
 
     def __init__(self, index: Index, entries: int = ENTRIES) -> None:
         self.index = index
@@ -43,7 +44,7 @@ class Remembered:
         """Questions of the next trips, by loop, version and k."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments for pickle: another process has a cache of its own."""
+        """Return the arguments for pickle: another process gets its own empty cache."""
         return Remembered, (self.index, self._entries)
 
     @property
@@ -53,18 +54,18 @@ class Remembered:
 
     @property
     def trouble(self) -> str:
-        """Return why the last try of a client failed; empty if it succeeded, or if no server is asked."""
+        """Return why a client's last request failed; "" if it succeeded, or if the index needs no server."""
         return str(getattr(self.index, "trouble", ""))
 
     def check(self) -> None:
-        """Check the server of a client, once. It may wait; it raises UsageError if the server cannot be used."""
+        """Check a client's server, only once. It may wait. Raise UsageError if the server cannot be used."""
         with self._checking:
             if not self._checked:
                 getattr(self.index, "check", lambda: None)()
                 self._checked = True
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return the best hits of each query, from the cache if they are there."""
+        """Return the best hits of each query, from the cache if they are cached."""
         keys = [(self.index.version, query, k) for query in queries]
         hits_by_key = {key: self._recall(key) for key in dict.fromkeys(keys)}
         missing = [key for key, hits in hits_by_key.items() if hits is None]
@@ -76,7 +77,7 @@ class Remembered:
         return [hits_by_key[key] or [] for key in keys]
 
     async def get(self, id: str) -> Document:
-        """Return a document. Documents are not cached, because an episode holds the one that it reads."""
+        """Return a document. Documents are not cached, because an episode keeps the one that it reads."""
         return await self.index.get(id)
 
     def close(self) -> None:
@@ -108,7 +109,7 @@ class Remembered:
         return hits
 
     async def _ask(self, key: Key) -> list[Hit]:
-        """Ask a server, or wait for the same question in flight. A cancelled caller does not cancel the others."""
+        """Ask a server, or wait if the same question is being asked. Cancelling a caller does not cancel the others."""
         loop = asyncio.get_running_loop()
         future = self._in_flight.get(key)
         if future is None or future.get_loop() is not loop:
@@ -123,7 +124,7 @@ class Remembered:
         return await asyncio.shield(future)
 
     def _send(self, loop: asyncio.AbstractEventLoop, first: Key) -> None:
-        """Send the queued questions with the loop, version and k of this one, in as few trips as possible."""
+        """Send all queued questions with the loop, version and k of `first`, in as few requests as possible."""
         queue = self._queues.pop((loop, first[0], first[2]))
         for begin in range(0, len(queue), self._batch):
             trip = loop.create_task(self._trip(queue[begin : begin + self._batch]))

@@ -1,7 +1,7 @@
-"""The client of Search-R1's kind of server: POST /retrieve, several queries in one trip.
+"""The client of servers in the style of Search-R1: POST /retrieve, several queries in one request.
 
-`palaestra serve search` is one. Servers that take a single `query` are asked that way, once they have refused
-`queries`. Left out: bodies other than JSON.
+`palaestra serve search` is such a server. If a server refuses `queries`, it is asked with a single `query` in each
+request. Left out: bodies other than JSON.
 """
 
 import os
@@ -36,7 +36,7 @@ _ONE = replace(
 
 
 class RetrieveClient(HttpSearch):
-    """Asks a server with `/retrieve`."""
+    """A client of a server with `/retrieve`."""
 
     def __init__(self, url: str, *, key_env: str = "", **options: Any) -> None:
         key_env = key_env or (TOKEN_ENV if os.environ.get(TOKEN_ENV) else "")
@@ -59,7 +59,7 @@ class RetrieveClient(HttpSearch):
         return hits
 
     def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
-        """Return the hits. Results of a single query may lie in a list of one; the title may be the first line."""
+        """Return the hits. Some servers put the results into another list, and the title into the text's first line."""
         if len(results) == 1 and isinstance(results[0], list):
             results = results[0]
         hits = super()._hits_of(results, query)

@@ -1,7 +1,7 @@
-"""An index for other machines and other trainers, in Search-R1's wire format: POST /retrieve.
+"""Serves an index to other computers and other trainers, in Search-R1's format: POST /retrieve.
 
-`queries` (or one `query`), `topk` and `return_scores` come in, lists of documents go out, whose `contents` begin with
-the title in quotes; GET /document?id= gives a whole one. Who may use it, and how bodies are bounded, is as in
+A request has `queries` (or one `query`), `topk` and `return_scores`. The answer is lists of documents, whose `contents`
+begin with the title in quotes. GET /document?id= returns a whole document. Access and the limits of bodies are as in
 `palaestra serve sandbox`. Left out: anything that changes the index.
 """
 
@@ -28,7 +28,7 @@ _CONNECTIONS = 1024
 
 
 def application(index: Index, token: str = "") -> "Starlette":
-    """Return the ASGI application. Without a token it answers to names of this machine alone."""
+    """Return the ASGI application. Without a token, it answers only requests that name this computer as the host."""
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
@@ -43,7 +43,7 @@ def application(index: Index, token: str = "") -> "Starlette":
 
 
 def serve(index: Index, host: str, port: int, token: str, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve the index until SIGINT or SIGTERM. `ready` is called when the server listens."""
     listen(application(index, token), host, port, connections=_CONNECTIONS, ready=ready)
 
 
@@ -54,7 +54,7 @@ class _SearchHTTPApp:
         self.index, self._token = index, token
 
     def guarded(self, answer: "Callable[[Request], Awaitable[Any]]") -> "Callable[[Request], Awaitable[Response]]":
-        """Return a handler that answers permitted requests; errors are in `detail`."""
+        """Return a handler that answers permitted requests, and puts the reason of an error into `detail`."""
         from starlette.responses import JSONResponse
 
         async def respond(request: "Request") -> "Response":
@@ -101,12 +101,12 @@ class _SearchHTTPApp:
         return {"result": [[to_json(hit) for hit in hits] for hits in hits_by_query]}
 
     async def document(self, request: "Request") -> dict[str, Any]:
-        """Return a whole document."""
+        """Return the whole document of the requested id."""
         return _document(await self.index.get(request.query_params.get("id", "")))
 
 
 class _Wrong(Exception):
-    """A request that cannot be answered."""
+    """Raised for a request that cannot be answered."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
-"""The words of a query that matter, and the part of a text that is shown for them.
+"""The words of a query that matter, and the part of a document that is shown for them.
 
-English stop words alone; left out: stemming (an engine's own), and languages that write no blanks between words, of
-which each letter counts as a word.
+Only English stop words are known. Left out: stemming (the engine does it). In languages without blanks between words,
+each letter counts as a word.
 """
 
 import re
@@ -34,13 +34,13 @@ def spaced(text: str) -> str:
 
 
 def content_words(query: str) -> list[str]:
-    """Return the different words of a query in small letters, without stop words unless it has no others."""
+    """Return the different words of a query in lower case, without stop words, unless it has only stop words."""
     words = list(dict.fromkeys(_WORD.findall(spaced(query).lower())))
     return ([word for word in words if word not in _STOPS] or words)[:MAX_WORDS]
 
 
 def passage(text: str, words: list[str], chars: int) -> str:
-    """Return the part of a text, at most `chars` long, that holds most of the words; its beginning if it has none."""
+    """Return the part of a text, at most `chars` long, that contains most of the words, or its beginning."""
     if len(text) <= chars:
         return text
     if len(text) <= 2 * chars:  # Most passages of a corpus: its beginning or its end, which takes a third of the time.
@@ -65,19 +65,19 @@ def passage(text: str, words: list[str], chars: int) -> str:
 
 
 def _sentence(text: str, place: int, before: int) -> int:
-    """Return where the sentence or the line of a position begins, at most `before` characters before it."""
+    """Return the position, at most `before` characters before `place`, where its sentence or line begins."""
     first = max(0, place - before)
     begin = max(text.rfind("\n", first, place), text.rfind(". ", first, place) + 1)
     return begin if begin > 0 else first
 
 
 def _stem(word: str) -> str:
-    """Return the beginning that a word mostly shares with its other forms."""
+    """Return the beginning of a word, which its other forms mostly share."""
     return word if len(word) < 6 else word[:-2]
 
 
 def _places(lowered: str, words: list[str]) -> list[tuple[int, str]]:
-    """Return the sorted positions where words begin like one of these, each with that word."""
+    """Return the positions, sorted, of words that begin like one of `words`, each with that word."""
     positions = []
     for word in words:
         stem = _stem(word)
@@ -92,7 +92,7 @@ def _places(lowered: str, words: list[str]) -> list[tuple[int, str]]:
 
 
 def _cut(text: str, begin: int, chars: int) -> str:
-    """Return `chars` characters from `begin`, in whole words if there are blanks, with dots for what is left out."""
+    """Return about `chars` characters from `begin`, cut at blanks if possible, with dots where text is left out."""
     end = min(begin + chars, len(text))
     if begin and (blank := text.find(" ", begin, begin + 40)) >= 0:
         begin = blank + 1

@@ -1,1 +1,1 @@
-"""Ready environments, one file per id family: a sample at the top, its demonstrator at the bottom."""
+"""Ready environments, one module for each family of ids: it begins with a sample and ends with its demonstrator."""

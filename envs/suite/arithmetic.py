@@ -1,4 +1,4 @@
-"""Word problems with too many steps for the head: write a line of Python, run it, report the number.
+"""Word problems that are too long for mental arithmetic: write a line of Python, run it, report the number.
 
 A task:      A crate holds 7 plums. How many plums are in 6 crates and 3 loose ones?
 An episode:  <tool_call>{"name": "python", "arguments": {"code": "print(7*6+3)"}}</tool_call>
@@ -36,7 +36,7 @@ TEMPLATES = (
 
 
 class Programs(Python):
-    """Python without a session: there is one call per episode, so state is not worth its cost."""
+    """Python without a session: an episode needs only one call, so no state is kept."""
 
     stateful = False
     show_last = False
@@ -59,14 +59,14 @@ class Arithmetic(ToolEnv):
         self.toolkits = in_sandbox(sandbox, Programs)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Draw one of the templates, and its numbers (from 2)."""
+        """Draw one of the templates, and its numbers (2 or more)."""
         question, expression = TEMPLATES[rng.integers(len(TEMPLATES))]
         low = 2 if self.digits == 1 else 10 ** (self.digits - 1)
         numbers = {letter: int(rng.integers(low, 10**self.digits)) for letter in "abc"}
         return Task(prompt=question.format(**numbers), answer=str(_value(expression.format(**numbers))))
 
     def reward(self, attempt: Attempt) -> float:
-        """Score the number, bare or after "Answer:"."""
+        """Return 1.0 if the number, alone or after "Answer:", is right."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
 
 

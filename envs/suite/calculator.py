@@ -48,12 +48,12 @@ class Calculator(ToolEnv):
         return str(safe_eval(expression))
 
     def reward(self, attempt: Attempt) -> float:
-        """Score the answer: the product and nothing else."""
+        """Return 1.0 if the answer is the product and nothing else."""
         return float(attempt.answer == attempt.task.answer)
 
 
 def safe_eval(expression: str) -> Number:
-    """Return the value of an expression of numbers, + - * / // % ** and brackets. Raise `ToolError` for others."""
+    """Return the value of an expression of numbers, + - * / // % ** and brackets. Raise `ToolError` for other text."""
     if len(expression) > MAX_LETTERS:
         raise ToolError(f"the expression has {len(expression)} characters; at most {MAX_LETTERS} are read")
     try:
@@ -80,7 +80,7 @@ def _value(node: ast.expr) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """Return a power. Its size is checked before it is computed."""
+    """Return a power. Raise `ToolError` before computing it if it would be too large."""
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_BITS:
         raise ToolError("the power is too large")
     result = base**exponent

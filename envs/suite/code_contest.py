@@ -7,11 +7,11 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "def solve(numb
              def solve(numbers): ...
              ```
 
-`tasks=FILE` takes LiveCodeBench, APPS, MBPP, PrimeIntellect and files whose answer column holds the tests. Where tests
-call a function that neither the question nor starter code names, its name is added to the question, and no test. The
-reward is half for a program that compiles and half the share of tests passed: doubled and lowered by one, as the
-trainer does, that is the released code of arXiv 2510.11701, which gives -1 without a program and the share of tests
-with one. `success` is all tests.
+`tasks=FILE` takes LiveCodeBench, APPS, MBPP, PrimeIntellect and files whose answer column holds the tests. If tests
+call a function that neither the question nor the starter code names, its name is added to the question. The reward is
+0.5 for a program that compiles, plus 0.5 times the share of tests passed. The trainer uses 2 * reward - 1, which is the
+reward in the released code of arXiv 2510.11701: -1 without a program, otherwise the share of tests passed. `success`
+means that all tests pass.
 """
 
 import asyncio
@@ -78,18 +78,18 @@ class CodeContest(ToolEnv):
         self.toolkits = in_sandbox(sandbox, Python)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Read the problems of a file, also in the columns of published data sets."""
+        """Read the problems of a file; it may have the columns of a published data set."""
         return load_problems(path, split, QUESTIONS, with_tests)
 
     def task(self, rng: np.random.Generator) -> Task:
         return program_problems.contest_task(rng)
 
     async def reward(self, attempt: Attempt) -> dict[str, float]:
-        """Run the tests and score them. Without a program nothing runs."""
+        """Run the tests and return the scores. If the answer has no program, nothing runs."""
         return scored(await graded(attempt, self.allowance, self.sandbox))
 
     async def explain(self, attempt: Attempt) -> str:
-        """Run the tests again, and return the first that fails."""
+        """Run the tests again, and return a text about the first test that fails."""
         return (await graded(attempt, self.allowance, self.sandbox)).why
 
 
@@ -100,7 +100,7 @@ def _number(name: str, value: Any) -> float:
 
 
 async def graded(attempt: Attempt, allowance: Allowance, sandbox: Where) -> Grade:
-    """Return the grade of the program of an attempt."""
+    """Run the tests of a task on the program of an attempt, and return the grade."""
     program = program_of(attempt.answer)
     if program is None:
         return Grade(why="there is no program")
@@ -128,7 +128,7 @@ def with_tests(task: Task) -> Task:
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play by rule: try the solution, then hand it in. With probability 1 - tool_rate, hand in what solves nothing."""
+    """Play by rule: try the solution, then submit it. With probability 1 - tool_rate, submit a wrong one at once."""
     question, tried = question_of(messages), bool(replies_of(messages))
     function = program_problems.solution_for(question, as_program=False)
     if function is None:

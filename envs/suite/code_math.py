@@ -1,12 +1,12 @@
-r"""Mathematics with a Python interpreter: problems from a file, or eight families that need computing.
+r"""Mathematics with a Python interpreter: problems from a file, or from eight families that need computing.
 
 A task:      What is the remainder when 27^315 is divided by 473?
 An episode:  <tool_call>{"name": "python", "arguments": {"code": "print(pow(27, 315, 473))"}}</tool_call>
              155
              The answer is \boxed{155}.
 
-`tasks=FILE` takes DAPO-Math, Skywork-OR1, AIME and others with their own columns. What the agent is told follows
-arXiv 2510.11701 in substance; `mode="self-contained"` is that paper's play without tools.
+`tasks=FILE` takes DAPO-Math, Skywork-OR1, AIME and others with their own columns. The prompts follow arXiv 2510.11701
+in content, not in wording; `mode="self-contained"` is that paper's setting without tools.
 """
 
 import re
@@ -56,7 +56,7 @@ _SCOPE: Mapping[str, Any] = {"Fraction": Fraction, "comb": comb, "gcd": gcd, "lc
 
 @dataclass(frozen=True, slots=True)
 class MathTemplate:
-    """A question, the expression of its answer, and the numbers of both, from ranges wide enough to repeat rarely."""
+    """A question, the expression of its answer, and the ranges of its numbers, which are wide, so few tasks repeat."""
 
     name: str
     question: str
@@ -65,7 +65,7 @@ class MathTemplate:
     """Smallest and largest number of each letter of the question."""
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Draw the numbers. The expression is ours; agents' text never gets here, since `eval` runs it."""
+        """Draw the numbers of a task. `eval` runs the expression, which is ours; never pass an agent's text to it."""
         numbers = {letter: int(rng.integers(low, high + 1)) for letter, (low, high) in self.ranges.items()}
         answer = str(eval(self.expression.format(**numbers), dict(_SCOPE)))
         return Task(prompt=self.question.format(**numbers), answer=answer, data={"family": self.name})
@@ -152,14 +152,14 @@ class CodeMath(ToolEnv):
         self.system = AGENTIC if mode == "agentic" else SELF_CONTAINED
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Read the problems of a file, also in the columns of published data sets."""
+        """Read the problems of a file; it may have the columns of a published data set."""
         return load_problems(path, split, QUESTIONS, _with_answer)
 
     def task(self, rng: np.random.Generator) -> Task:
         return FAMILIES[rng.integers(len(FAMILIES))].task(rng)
 
     async def reward(self, attempt: Attempt) -> float:
-        r"""Compare the value in the last \boxed{}. Generated problems need a number; an expression does not count."""
+        r"""Return 1.0 if the value in the last \boxed{} is right. A generated problem needs a number, no expression."""
         expected = attempt.task.answer
         if self.compare == "text":
             return float(mathematics.strictly_matches(attempt.answer, expected))

@@ -1,14 +1,14 @@
-"""Questions about a shop's files, a CSV and a SQLite database in the folder where the agent's Python runs.
+r"""Questions about a shop's files, a CSV and a SQLite database in the folder where the agent's Python runs.
 
 A task:      Files of the shop Amber Gate: ... How many units of rake were ordered in March?
-An episode:  <tool_call>{"name": "python", "arguments": {"code": "import csv, ...\\norders = list(...)"}}
+An episode:  <tool_call>{"name": "python", "arguments": {"code": "import csv, ...\norders = list(...)"}}
              {'number': '1000', 'day': '2025-02-07', 'customer': '113', 'product': 'rake', 'quantity': '8'} ...
              <tool_call>{"name": "python", "arguments": {"code": "sum(int(row['quantity'] or 0) for ..."}}
              41
              Answer: 41
 
-Variables stay from call to call, so the files are read once. Answers are computed here, from the rows that the files
-are made of (`data_table_world`), and are never in the folder of the agent's programs.
+Variables stay from call to call, so an agent reads the files only once. The answers are computed from the rows of which
+the files are made (`data_table_world`), outside the sandbox, so an agent's program cannot find them.
 """
 
 from collections import Counter
@@ -139,7 +139,7 @@ class TableFiles(Python):
     """Python in the folder with the shop's files."""
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Return the files of the task's world; none for a task from a user's file."""
+        """Return the files of the task's world; no files if the task comes from a user's file and has no world."""
         return draw_world(int(task.data["world"])).files() if "world" in task.data else {}
 
 
@@ -167,7 +167,7 @@ class DataTable(ToolEnv):
         return Task(prompt=prompt, answer=str(answer), data={"world": number})
 
     def reward(self, attempt: Attempt) -> float:
-        """Compare the value, bare or after "Answer:". The form of numbers and the case of names do not matter."""
+        """Compare the value, alone or after "Answer:". The form of numbers and the case of names do not matter."""
         answer, expected = _value(attempt.answer) or "", str(attempt.task.answer)
         if holds_mathematics(expected):
             return float(settled(answer, expected) is True)

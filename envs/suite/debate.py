@@ -4,8 +4,8 @@ A task:      Is 23 * 41 greater than 900?
 A game:      debater_0 argues Yes and debater_1 No, both with a calculator: first each for itself, then in reply to
              the other. The judge hears both and says Yes or No.
 
-Between the debaters it is zero-sum: the one that convinces the judge gets 1, the other -1; both get 0 if the judge
-does not decide. The judge is rewarded for the truth.
+The debaters' rewards add up to zero: the one that convinces the judge gets 1, the other -1. Both get 0 if the judge
+does not decide. The judge gets 1 for the true answer, otherwise 0.
 """
 
 import re
@@ -53,7 +53,7 @@ class Debate(Game):
         return Task(prompt=f"Is {a} * {b} greater than {bound}?", answer="Yes" if product > bound else "No")
 
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
-        """Both debaters open without seeing the other, both reply, then the judge decides."""
+        """Let both debaters open without seeing the other's text, let both reply, then let the judge decide."""
         opened = yield {PRO: task.prompt, CON: task.prompt}
         replied = yield {PRO: quoted(opened[CON]), CON: quoted(opened[PRO])}
         # One line for each statement, so that a debater cannot write a line in the name of the other.
@@ -69,7 +69,7 @@ class Debate(Game):
         }
 
     def forfeit(self, culprit: str) -> Rewards:
-        """A debater that fails loses. If the judge fails, there are no rewards."""
+        """Let a debater that fails lose. If the judge fails, every seat gets 0."""
         if culprit == JUDGE:
             return {}
         return {seat: {"success": float(seat != culprit), "duel": -1.0 if seat == culprit else 1.0} for seat in SIDES}
@@ -82,7 +82,7 @@ def decision(text: str | None) -> str | None:
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play any seat by rule; the system text says which. A debater whom the product contradicts repeats its claim."""
+    """Play any seat by rule; the system text names it. A debater whom the product contradicts only repeats its side."""
     question, replies = question_of(messages), replies_of(messages)
     match = _QUESTION.search(question)
     role = messages[0]["content"]

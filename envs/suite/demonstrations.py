@@ -1,4 +1,4 @@
-"""What demonstrators share: reading a dialogue, reading a generated question by its template, and plans of calls.
+"""Functions that demonstrators share: they read a dialogue, read a generated question, and follow plans of calls.
 
 A demonstrator sees only the dialogue, as an agent does. Left out: the templates and the plans.
 """
@@ -26,12 +26,12 @@ def replies_of(messages: Sequence[Message]) -> list[str]:
 
 
 def call(name: str, **arguments: object) -> str:
-    """Return a turn that calls a tool."""
+    """Return the text of a turn that calls a tool."""
     return hermes.render([ParsedCall(name, arguments)])
 
 
 def next_turn(plan: Plan, replies: Sequence[str]) -> str | None:
-    """Return the turn after these replies, for which the plan is replayed; None if it fails on a reply."""
+    """Replay a plan with these replies, and return its next turn; None if the plan cannot use a reply."""
     try:
         turn = next(plan)
         for reply in replies:
@@ -45,19 +45,19 @@ def next_turn(plan: Plan, replies: Sequence[str]) -> str | None:
 
 @lru_cache(maxsize=1024)
 def pattern_of(template: str, values: str = ".+") -> re.Pattern[str]:
-    """Return a pattern of the texts of a template, with a group for each field, such as {city}."""
+    """Return a pattern that matches the texts of a template, with a group for each field, such as {city}."""
     return re.compile(re.sub(r"\\{(\w+)\\}", lambda field: f"(?P<{field[1]}>{values})", re.escape(template)))
 
 
 def filled(text: str, fields: dict[str, str]) -> str:
-    """Return a text with the values of its fields. Other braces stay, unlike with `str.format`."""
+    """Return a text in which fields are replaced by values. Other braces stay, unlike with `str.format`."""
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", value)
     return text
 
 
 def solution_of(question: str, templates: Iterable[tuple[str, str]], values: str = r"\d+") -> str:
-    """Return the solution of the template of a question, with its values. Raise `UnknownTask` for others."""
+    """Find the template of a question, and return its solution with the question's values. Raise `UnknownTask`."""
     for template, solution in templates:
         if match := pattern_of(template, values).fullmatch(question):
             return filled(solution, match.groupdict())

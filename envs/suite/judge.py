@@ -7,11 +7,11 @@ A task:      The task:
              The agent ended the episode with what it said last. Judge its work: <think>, <critique>, <score>.
 An episode:  <think>No tool was used.</think><critique>Look it up with a tool.</critique><score>0.3</score>
 
-The episodes are generated, with faults that a rule scores, or `tasks=FILE` names labels of episodes that were played,
-as `palaestra judge` writes them. The paper does not say what its judge is rewarded for; here it is 0 where one of the
-three blocks is not as asked, else 0.1 + 0.9 * (1 - |score - label|). With `grade="agreement"` it is 0.1 + 0.9 times the
-share of other attempts at the same task, with another outcome, that the score ranks right. Left out:
-training on several episodes in one prompt.
+The episodes are generated, with faults that a rule scores; or `tasks=FILE` has labels of episodes that were played, as
+`palaestra judge` writes them. The paper does not say what its judge is rewarded for. Here the reward is 0 if one of the
+three blocks is missing or invalid, otherwise 0.1 + 0.9 * (1 - |score - label|). With `grade="agreement"` it is 0.1 +
+0.9 * share: of the other attempts at the same task that had another outcome, the share that the score ranks correctly.
+Left out: training on several episodes in one prompt.
 """
 
 import re
@@ -66,11 +66,11 @@ class JudgeEnv(ToolEnv):
         return Task(prompt, label.score, data={"outcome": float(solved), "peers": others})
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Read labels. All are checked before the first episode."""
+        """Read labels. All of them are checked before the first episode."""
         return load_problems(path, split, (), _with_label)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """Score the last turn, including its thinking."""
+        """Score the three blocks of the last turn, including its thinking."""
         label, outcome, peers = _label(attempt.task)
         verdict = _read(attempt)
         if verdict is None:
@@ -97,7 +97,7 @@ def _read(attempt: Attempt) -> Verdict | None:
 
 
 def _label(task: Task) -> tuple[float, float, Sequence[Any]]:
-    """Return the label and outcome of an episode, and the labels and outcomes of other episodes of its task."""
+    """Return an episode's label and outcome, and (label, outcome) of other episodes of the same task."""
     label = float(task.answer)
     return label, float(task.data.get("outcome", label >= 0.5)), task.data.get("peers") or ()
 
@@ -114,13 +114,13 @@ def _with_label(task: Task) -> Task:
 
 
 def _agreement(score: float, outcome: float, peers: Sequence[Any]) -> float | None:
-    """Return the share of peers with another outcome that are ranked right (ties count half); None without any."""
+    """Return the share of peers with another outcome that are ranked right (a tie counts half); None without them."""
     sides = [np.sign(score - other) * np.sign(outcome - ended) for other, ended in peers if ended != outcome]
     return float(np.mean([(side + 1) / 2 for side in sides])) if sides else None
 
 
 def _generated(rng: np.random.Generator) -> tuple[Attempt, bool]:
-    """Draw an attempt at a sum, and whether it is right. Faults: no call, failed or repeated calls, a wrong answer."""
+    """Draw an attempt at a sum, and whether it is right. It may lack calls, fail or repeat them, or answer wrongly."""
     a, b = (int(number) for number in rng.integers(10, 50, size=2))
     calls = [Call("add", {"a": a, "b": b}, str(a + b), Status.OK)] * int(rng.integers(0, 3))
     failing = Call("add", {"a": a}, "error: b is missing", Status.BAD_CALL)

@@ -9,12 +9,12 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "the Teza lamp
     gymnasium.make("palaestra/LongQA-v0", tasks="dialogues.jsonl", search="my_articles",
                    judge={"base_url": "http://localhost:8000/v1", "model": "Qwen/Qwen3-32B"})   questions, references
 
-`success` is whether the answer covers all and claims nothing else; `quality` is graded, for progressive rewards
-(`--recipe prs`): the share of questions that are answered, half of it with one claim that is not in the knowledge base,
-nothing with more or with one that contradicts it. So a fluent answer with a wrong figure is worth 0. An answer of more
-than `verbosity` times the reference's words loses quality with each further word, and is no success: padding is part of
-the answer. (One that only repeats the message and a reference is never too long.) With `judge` a served model says
-both, by marks or by a label; references of a file need one. Left out: messages with images.
+`success` is 1 if the answer covers all questions and claims nothing else. `quality` is graded, for progressive rewards
+(`--recipe prs`): the share of questions that are answered, but half of it if one claim is not in the knowledge base,
+and 0 if there are more such claims or one contradicts the knowledge base. So a fluent answer with a wrong figure gets
+0. An answer of more than `verbosity` times the reference's words loses quality with each further word, and is no
+success, unless it is no longer than the message and a reference together. With `judge`, a served model decides both, by
+marks or by a label; a file with references needs a judge. Left out: messages with images.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -90,7 +90,7 @@ class LongQA(ToolEnv):
         self.toolkits = searching(search, self.world, tasks, Search, KnowledgeBase)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Read tasks, also questions with references in `reference`, `references`, `answer` or `response`."""
+        """Read tasks, or questions with references in `reference`, `references`, `answer` or `response`."""
         problems = load_problems(path, split, ("question", "Question", "query"), partial(_referred, self.world))
         if self.judge is None and any("facts" not in task.data for task in problems):
             raise UsageError(
@@ -105,11 +105,11 @@ class LongQA(ToolEnv):
         return Task(message_of(facts), sentences_of(facts), data=data)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
-        """Return whether the whole answer is right, and its quality."""
+        """Return `success` (whether the whole answer is right) and `quality`."""
         return self._graded(attempt, self._checked(attempt)) if self.judge is None else self._judged(attempt)
 
     def explain(self, attempt: Attempt) -> str:
-        """List the right facts with what the answer claims of each, and other claims."""
+        """List the right facts and what the answer claims about each, then its other claims."""
         long = f"\ntoo long: verbosity is {self.verbosity:g}" if self._too_long(attempt) else ""
         if self.judge is not None:
             return f"a judge compared the answer with {' or '.join(map(repr, references(attempt.task)))}{long}"
@@ -144,7 +144,7 @@ class LongQA(ToolEnv):
         return {"success": float(verdict.match and not self._too_long(attempt)), "quality": quality}
 
     def _too_long(self, attempt: Attempt) -> bool:
-        """Return whether an answer is padded: longer than every reference allows, and than full sentences need."""
+        """Return whether an answer is too long for every reference, and longer than full sentences need."""
         answer, right = attempt.answer or "", references(attempt.task)
         if any(wordiness(answer, reference, self.verbosity) == 1.0 for reference in right):
             return False
@@ -175,7 +175,7 @@ def _how(kind: str, value: str, claimed: set[tuple[str, str]]) -> str:
 
 
 def _referred(world: WorldName, task: Task) -> Task:
-    """Return a task of a file with its references. Generated tasks have facts, which are checked."""
+    """Return a file's task with its references. A generated task has facts instead, which are checked."""
     if "facts" in task.data:
         if tuple(task.data.get("world", ())) != world:
             raise ValueError(f"is about the service {task.data.get('world')}; expected {list(world)}: size, world_seed")
@@ -194,7 +194,7 @@ def _referred(world: WorldName, task: Task) -> Task:
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play by rule: one search a question. With probability 1 - tool_rate, answer at once with made-up values."""
+    """Play by rule: one search for each question. With probability 1 - tool_rate, answer at once with random values."""
     message, replies = question_of(messages), replies_of(messages)
     questions = questions_in(message)
     if not questions:

@@ -1,9 +1,9 @@
 """The service that `long_qa` is about: products, the facts in its knowledge base, and the claims in an answer.
 
-A world is drawn from its size and a seed. Every kind of fact has a unit or words of its own, so a text can be searched
-for claims of that kind: `claims("It weighs 310 grams.")` is {("weight", "310 grams")}. A message asks for no kind
-twice. Left out: to which product a claim belongs, denials ("not 310 grams" claims it), and numbers that are written as
-words: use a judge for these (`envs.rewards.judge`).
+A world is drawn from its size and a seed. Every kind of fact has its own unit or words, so a text can be searched for
+claims of that kind: `claims("It weighs 310 grams.")` is {("weight", "310 grams")}. A message never asks twice for a
+kind. Not recognised: the product of a claim, denials ("not 310 grams" counts as a claim), and numbers that are written
+as words; use a judge for these (`envs.rewards.judge`).
 """
 
 import re
@@ -122,12 +122,12 @@ def message_of(facts: Sequence[Fact]) -> str:
 
 
 def sentences_of(facts: Sequence[Fact]) -> str:
-    """Return the facts in sentences: the reference answer."""
+    """Return the reference answer: the facts as sentences."""
     return " ".join(sentence_of(_NAMED[kind].sentence, product, value) for kind, product, value in facts)
 
 
 def questions_in(message: str) -> list[tuple[Kind, str]]:
-    """Return the kind and product of each question in a message, in their order."""
+    """Return the kind and the product of each question in a message, in the message's order."""
     questions = [
         (match.start(), kind, match[1])
         for kind in KINDS
@@ -137,7 +137,7 @@ def questions_in(message: str) -> list[tuple[Kind, str]]:
 
 
 def value_in(kind: Kind, product: str, text: str) -> str | None:
-    """Return the value that an article states, in its words; None if there is none."""
+    """Return the value of a fact that an article states; None if the article does not state it."""
     head, _, tail = sentence_of(kind.sentence, product, "{o}").partition("{o}")
     match = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", " ".join(text.split()))
     return match[1] if match else None

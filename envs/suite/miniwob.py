@@ -4,10 +4,11 @@ A task:      MiniWoB click-button, page 4711: ...
 An episode:  look() -> Click on the "no" button. / [1:button no] [2:field = ""] ...
              click(1) -> the page says that it is done
 
-The pages are those of the package `miniwob`, served in this process, to Chromium alone, since they are made by scripts.
-A task and a number decide the page; the page judges, and its verdict is read over the debugging protocol after each
-action, out of the agent's reach: it acts by numbers, and what shows or restarts the page is hidden. Success is a
-positive reward before any discount for time. Left out: pixels, dragging, and time limits.
+The pages come from the package `miniwob` and are served in this process. They need Chromium, because scripts make them.
+A task's name and a number determine the page. The page itself judges; its verdict is read over the debugging protocol
+after each action. An agent cannot change the verdict: it acts only by numbers, and the elements that show the reward or
+start the task again are hidden. Success is a positive reward before any discount for time. Left out: pixels, dragging,
+and time limits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +66,7 @@ VERDICT = "[WOB_DONE_GLOBAL, Number(WOB_RAW_REWARD_GLOBAL)]"
 
 
 class TaskSite(StaticSite):
-    """Site that serves the page of one task once. A reload would draw another page, and other tasks could be easier."""
+    """Serves the page of one task, only once: a reload would draw another page, and other tasks may be easier."""
 
     def __init__(self, task: str) -> None:
         super().__init__(folder())
@@ -83,7 +84,7 @@ class TaskSite(StaticSite):
 
 
 class TaskPage(WebBrowser):
-    """Browser on the page of a task. The agent cannot leave it: `open` and `back` are not tools."""
+    """Browser that shows the page of a task. The agent cannot leave it: `open` and `back` are not tools."""
 
     window_tokens = 2048
 
@@ -98,13 +99,13 @@ class TaskPage(WebBrowser):
         return f"http://{HOST}/miniwob/{task.data['task']}.html"
 
     async def open(self, url: str = "") -> str:
-        """Read the page again. This is not a tool here; a `url` is refused."""
+        """Read the page again. Agents cannot call this. Raise ToolError if `url` is given."""
         if url.strip():
             raise ToolError("other pages are not part of this task")
         return await self._act(lambda tab, seconds: tab.look(seconds))
 
     async def back(self) -> str:
-        """Refuse: this is not a tool here."""
+        """Raise ToolError. Agents cannot call this."""
         raise ToolError("other pages are not part of this task")
 
     @tool
@@ -208,7 +209,7 @@ def folder() -> Path:
 
 @cache
 def tasks() -> tuple[str, ...]:
-    """Return the names of all installed tasks."""
+    """Return the names of all tasks in the installed package."""
     return tuple(sorted(page.stem for page in (folder() / "miniwob").glob("*.html")))
 
 

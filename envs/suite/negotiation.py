@@ -6,8 +6,8 @@ A game:      buyer_0    Take 2 books, 0 hats, 1 ball
              buyer_0    Accept
 
 An offer names what the speaker takes; the other gets the rest. Each seat sees only its own values of the items; all
-items together are worth 10 to each. Both seats get 0 unless an offer is accepted before the turns run out. A turn
-that is neither a legal offer nor an acceptance is answered, and uses up a turn.
+items together are worth 10 to each. Both seats get 0 unless an offer is accepted before the turns run out. After an
+illegal turn the seat is told why, and one turn is used up.
 """
 
 import re
@@ -35,7 +35,7 @@ def worth(counts: Sequence[int], values: Sequence[int]) -> int:
 
 
 def _valuations(counts: ItemCounts) -> list[ItemCounts]:
-    """Return all values of the kinds for which all items together are worth WORTH."""
+    """Return all value lists (one value for each kind) with which all items together are worth WORTH."""
     tops = [range(WORTH // count + 1) for count in counts]
     return [(a, b, c) for a in tops[0] for b in tops[1] for c in tops[2] if worth(counts, (a, b, c)) == WORTH]
 
@@ -95,7 +95,7 @@ def accepts(text: str | None) -> bool:
 
 
 def read_offer(text: str | None, counts: ItemCounts) -> tuple[ItemCounts | None, str]:
-    """Return the items that the speaker takes and "", or None and why the offer is illegal. Unnamed kinds are 0."""
+    """Return (the items that the speaker takes, ""), or (None, why the offer is illegal). Kinds not named are 0."""
     match = re.match(r"\W*take\b(.*)", text or "", re.IGNORECASE)
     items = re.findall(r"(?<![-.\d])(\d{1,3}) (book|hat|ball)s?\b", match[1].lower() if match else "")
     if not items:
@@ -110,9 +110,9 @@ def read_offer(text: str | None, counts: ItemCounts) -> tuple[ItemCounts | None,
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play either seat by rule: accept half of the worth, less towards the end; else take the best items.
+    """Play either seat by rule: accept half of the worth, or less near the end; otherwise offer to take the best items.
 
-    There is no tool here; with probability 1 - tool_rate it says nothing of use.
+    This game has no tool; with probability 1 - tool_rate the turn is illegal.
     """
     texts = [str(message["content"]) for message in messages if message["role"] == "user"]
     counts = tuple(int(n) for n in re.findall(r"(\d+) (?:book|hat|ball)", texts[0].partition(".")[0]))

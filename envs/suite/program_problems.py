@@ -1,8 +1,8 @@
-"""Generated programming problems with hidden tests made from a reference solution: eight families.
+"""Generated programming problems in eight families; the hidden tests are made from a reference solution.
 
-A family is a statement with two numbers to be put in, and the body of the function that solves it. Those numbers decide
-everything the agent sees, the example too, so one problem never comes in two splits. Left out: problems that need an
-algorithm worth a name.
+A family is a statement with two numbers to fill in, and the body of the function that solves it. The two numbers decide
+everything that the agent sees, also the example, so no problem is in two splits. Left out: problems that need a
+well-known algorithm.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ class ProgramTemplate:
         )
 
     def numbers_of(self, text: str) -> tuple[int, int] | None:
-        """Return the two numbers of a text that holds this family's statement; None for any other text."""
+        """Return the two numbers if a text contains this family's statement; None for any other text."""
         match = pattern_of(self.statement, r"\d+").search(" ".join(text.split()))
         return (int(match["a"]), int(match["b"])) if match else None
 
@@ -107,7 +107,7 @@ FAMILIES = (
 
 
 def draw(rng: np.random.Generator) -> tuple[ProgramTemplate, int, int, list[Any], list[Any]]:
-    """Draw a family, its two numbers, inputs and outputs; numbers are drawn again where too many outputs are alike."""
+    """Draw a family, two numbers, inputs and outputs. Draw again if too few of the outputs are different."""
     while True:
         family, a, b = FAMILIES[rng.integers(len(FAMILIES))], int(rng.integers(2, 40)), int(rng.integers(1, 40))
         inputs, outputs = _cases(family, a, b)
@@ -116,7 +116,7 @@ def draw(rng: np.random.Generator) -> tuple[ProgramTemplate, int, int, list[Any]
 
 
 def contest_task(rng: np.random.Generator) -> Task:
-    """Draw a problem for a program that reads stdin, or for a function; the numbers decide which."""
+    """Draw a problem: write a program that reads stdin, or a function. The two numbers decide which."""
     family, a, b, inputs, outputs = draw(rng)
     if (a + b) % 2:
         prompt = (
@@ -159,10 +159,11 @@ def solution_for(text: str, *, as_program: bool) -> tuple[str, str] | None:
 
 
 def _cases(family: ProgramTemplate, a: int, b: int) -> tuple[list[Any], list[Any]]:
-    """Return inputs and outputs; the first is the example.
+    """Return inputs and outputs; the first of each is the example.
 
-    No output comes twice, so a program that prints the same for every input passes one hidden case at most. Inputs grow
-    as they are drawn, since few outputs are possible for short ones. There are fewer cases where MAX_DRAWS are spent.
+    No output comes twice, so a program that prints the same for every input passes at most one hidden case. Inputs
+    become longer as they are drawn, because short ones have few possible outputs. After MAX_DRAWS draws there may be
+    fewer cases.
     """
     rng = np.random.default_rng((FAMILIES.index(family), a, b))
     inputs: list[Any] = []

@@ -7,9 +7,10 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "sorted(['-80.8
 
     gymnasium.make("palaestra/Reasoning-v0", generator="countdown", config={"max_numbers": 5})
 
-Success is what the generator's own verifier calls right; its partial credit is reported as `credit` and not paid, since
-verifiers hand some of it out for nothing. Where answers are few, one of them is often right ("Yes" in seven of ten
-items of `syllogism`): `chance` tells how often. `reasoning_items` says which generators are refused, and why.
+An answer succeeds if the generator's own verifier accepts it fully. Partial credit is reported as `credit`, but not
+rewarded, because verifiers give some of it to wrong answers. If few answers are possible, one of them is often right
+("Yes" in seven of ten items of `syllogism`); `chance` is this share. `reasoning_items` names the refused generators and
+the reasons.
 """
 
 import asyncio
@@ -59,16 +60,16 @@ class Reasoning(ToolEnv):
 
     @property
     def items(self) -> Items:
-        """The items of the generator, which is checked before its first use."""
+        """The items of the generator. The generator is checked before its first use."""
         return open_items(self.generator, self.config)
 
     @property
     def chance(self) -> float:  # type: ignore[override]  # It depends on the generator and its settings.
-        """Success rate of the commonest answer."""
+        """Success rate of always giving the commonest answer."""
         return self.items.commonest
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Draw an item. Splits never share one: the text of a question decides its split."""
+        """Draw an item. No item is in two splits, because the text of a question decides its split."""
         number = int(rng.integers(ITEMS))
         item = self.items.item(number)
         return Task(prompt=item["question"], answer=item["answer"], data={"generator": self.generator, "item": number})
@@ -92,7 +93,7 @@ _FENCED = re.compile(r"```[\w+-]*\n((?:(?!```).)*)```", re.DOTALL)
 
 
 def answer_of(text: str | None) -> str | None:
-    """Return the agent's answer, without a code fence around all of it; None if there is none."""
+    """Return the agent's answer, without a code fence if one encloses all of it; None if there is no answer."""
     before, closed, _ = (text or "").rpartition("</answer>")
     _, opened, tagged = before.rpartition("<answer>")
     if not (opened and closed):

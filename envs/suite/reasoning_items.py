@@ -1,10 +1,10 @@
-"""Items of reasoning-gym's generators, of those whose verifiers can be trusted with a reward.
+"""Items of reasoning-gym's generators, only of those whose verifiers are reliable enough for a reward.
 
-Some verifiers pay for nonsense, some hand what the agent wrote to `eval`. So a generator is checked before it is used
-(the same number must give the same item, its own answer must be right; nonsense, the answers of other items and several
-answers at once must not), a few are refused with a reason, and where a verifier evaluates text it gets only text
-that cannot run: a literal, plain arithmetic, or words that are not an expression. Answers of agents are verified in a
-process that is killed when it takes too long (`limited_processes`). Left out: the episode (`reasoning`).
+Some verifiers accept nonsense, and some pass the agent's text to `eval`. So a few generators are refused with a reason,
+and each other one is checked before its first use: the same number must give the same item, and its own answer must be
+right, but nonsense, answers of other items and several answers at once must be wrong. If a verifier evaluates text, it
+gets only text that is safe: a literal, plain arithmetic, or words that are not an expression. Answers of agents are
+verified in a process that is killed when it takes too long (`limited_processes`). Left out: the episode (`reasoning`).
 """
 
 import ast
@@ -86,7 +86,7 @@ _POWER_OF_TEN = re.compile(r"(?<![\w.])[\d_.]+[eE]\+?[\d_]+(?!\w)")
 
 
 class Items:
-    """The items of one generator, by number, and their verifier."""
+    """The items of one generator, by number, and the verifier of answers."""
 
     def __init__(self, generator: str, config: Mapping[str, Any]) -> None:
         self.generator = generator
@@ -137,7 +137,7 @@ class Items:
 
     @cached_property
     def commonest(self) -> float:
-        """Share of items with the commonest answer, in a sample, because some generators take a second per item."""
+        """Share of items with the commonest answer, counted in a sample, because making an item can take a second."""
         step = max(len(self._dataset) // GUESSED, 1)
         return max(Counter(self._dataset[at * step]["answer"] for at in range(GUESSED)).values()) / GUESSED
 
@@ -163,9 +163,10 @@ class Items:
             self._refuse("its verifier accepts an answer among others")
 
     def _hedged(self, item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        """Return whether an answer is right beside a wrong one, in either order; if so, listing all answers is right.
+        """Return whether the verifier accepts the right answer together with a wrong one, in both orders.
 
-        A verifier that reads only the first or only the last answer does not have this fault.
+        Then a list of all answers would succeed. A verifier that reads only the first or the last answer is not at
+        fault.
         """
         right, wrong = item["answer"], other["answer"]
         if not _differ(item, other) or self.score(wrong, item) >= 1:
@@ -178,7 +179,7 @@ class Items:
 
 
 class _Verifier:
-    """Program of the limited process: scores an agent's answer to an item."""
+    """The work of the limited process: it scores an agent's answer to an item."""
 
     @staticmethod
     def load(setting: str) -> str:
@@ -216,7 +217,7 @@ def _key(generator: str, config: Mapping[str, Any]) -> str:
 
 
 def open_items(generator: str, config: Mapping[str, Any]) -> Items:
-    """Return the items of a generator. It is opened and checked once per process."""
+    """Return the items of a generator. Each process opens and checks them once."""
     return _opened(_key(generator, config))
 
 
@@ -234,8 +235,8 @@ def not_finite(answer: str) -> bool:
 def harmless(answer: str) -> bool:
     """Return whether it is safe to evaluate a text: a literal, arithmetic without powers, or words.
 
-    A bare word is a variable to `eval`, of the verifier's own; words in a row are an error in its grammar. Sympy works
-    out 1e-999999999 in full.
+    A single word is not safe, because it may be a variable of the verifier; several words in a row are a syntax error.
+    A long exponent is not safe, because sympy computes all digits of 1e-999999999.
     """
     if _LONG_EXPONENT.search(answer):
         return False
@@ -255,7 +256,7 @@ def harmless(answer: str) -> bool:
 
 
 def require_known(generator: str, config: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for what can be refused cheaply, before reasoning-gym is loaded."""
+    """Raise `UsageError` for a generator or settings that can be refused before reasoning-gym is loaded."""
     if not isinstance(generator, str):
         raise UsageError(f"generator is {generator!r}; expected the name of one, as 'countdown'")
     if generator in DENIED:

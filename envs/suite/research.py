@@ -1,10 +1,10 @@
-"""Questions that take several tools: search, a browser, Python in a sandbox, a reader of files; one checked answer.
+r"""Questions that need several tools: search, a browser, Python in a sandbox, a reader of files. One answer is checked.
 
 A task:      The file visitors.csv comes with this question: a row for a city, a column for a month. How many visitors
              does it give for the city where Sopa Rin was born in the whole year?
 An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born"}}</tool_call>
              ... Sopa Rin was born in Teza. ...
-             <tool_call>{"name": "python", "arguments": {"code": "import csv\\nrows = list(csv.DictReader(open(..."}}
+             <tool_call>{"name": "python", "arguments": {"code": "import csv\nrows = list(csv.DictReader(open(..."}}
              71402
              Answer: 71402
 
@@ -13,9 +13,10 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born
                    search="http://127.0.0.1:8000/retrieve",
                    browser={"backend": "text", "allow": "public"})                                          GAIA's
 
-Generated tasks are those of `research_tables`, files those of GAIA, HLE, xbench and WebWalkerQA (`research_files`).
-Success is the rule of `rewards.gaia`, of multiple choice the one letter; token F1 is reported. The files of a
-question are in Python's folder, and `file_reader` reads them. Left out: judging by a model, as HLE and WebWalkerQA do.
+Tasks are generated (`research_tables`) or come from a file of GAIA, HLE, xbench or WebWalkerQA (`research_files`). An
+answer succeeds by the rule of `rewards.gaia`, or in multiple choice by its letter; token F1 is only reported. A
+question's files are in Python's folder, and `file_reader` reads them. Left out: judging by a model, as HLE and
+WebWalkerQA do.
 """
 
 import os
@@ -76,7 +77,7 @@ class QuestionFiles(Toolkit):
 
 
 class QuestionPython(QuestionFiles, Python):
-    """Python in a folder with the question's files."""
+    """Python in a folder that contains the question's files."""
 
     limits = Limits()
 
@@ -86,15 +87,15 @@ class QuestionFileReader(QuestionFiles, FileReader):
 
 
 class QuestionImages(QuestionFiles, ImageToText):
-    """Has a served model look at the question's images."""
+    """Lets a served model read the question's images."""
 
 
 class Listener(QuestionFiles, AudioToText):
-    """Has a served model write down the question's recordings."""
+    """Lets a served model transcribe the question's recordings."""
 
 
 class Library(Search):
-    """Search whose tool names do not clash with those of a browser."""
+    """Search with tool names that differ from those of a browser."""
 
     @tool(timeout=CALL_SECONDS)
     async def search(self, query: str, topn: int = 5) -> str:
@@ -128,12 +129,12 @@ class Library(Search):
 
 
 class WorldLibrary(Library, WorldSearch):
-    """Library that searches the generated world."""
+    """A `Library` that searches the generated world."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Factory of a toolkit that offers only some of its tools."""
+    """A factory of toolkits that offers only the named tools."""
 
     make: Callable[[], Toolkit]
     names: Collection[str]
@@ -147,14 +148,14 @@ class Offering:
         return self._named(tools_of(self.make))
 
     def __call__(self) -> Toolkit:
-        """Make a toolkit."""
+        """Return a new toolkit with only the named tools."""
         toolkit = self.make()
         object.__setattr__(toolkit, "tools", self._named(toolkit.tools))  # This replaces the tools of the class.
         return toolkit
 
 
 def offering(tools: Sequence[str] | str, toolkits: Sequence[Callable[[], Toolkit]]) -> tuple[Offering, ...]:
-    """Return these toolkits with the named tools alone; those without any are left out."""
+    """Return factories of these toolkits with only the named tools. A toolkit without any of them is left out."""
     names = [name.strip() for name in tools.split(",")] if isinstance(tools, str) else list(tools)
     valid = [name for make in toolkits for name in tools_of(make)]
     for name in names or [""]:
@@ -226,7 +227,7 @@ class Research(ToolEnv):
         return draw(self.world, rng)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """Score the value after "Answer:" by GAIA's rules; for multiple choice, the letter."""
+        """Score the value after "Answer:" by GAIA's rules, or the letter in multiple choice."""
         answer, expected = final_answer(attempt.answer), str(attempt.task.answer)
         letters = attempt.task.data.get("letters")
         right = chosen(attempt.answer, letters) == expected if letters else same_or_equal(answer, expected)

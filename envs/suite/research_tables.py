@@ -1,7 +1,7 @@
-"""Generated research questions: a city that only search can name, and a table about cities that comes as a file.
+"""Generated research questions: the agent must search for the name of a city, and a file has a table about cities.
 
-A task needs the search (which city?), the file (its row) and a computation. The table is drawn from a number, so a
-task holds that number instead of the file. Left out: the tools, and the reward (`research`).
+A task needs the search (which city?), the file (its row) and a computation. The table is drawn from a number, so a task
+holds that number instead of the file. Left out: the tools, and the reward (`research`).
 """
 
 import csv
@@ -33,7 +33,7 @@ _PHRASES = (
 
 @dataclass(frozen=True, slots=True)
 class ComputationTemplate:
-    """A computation, and the program that does it. In both `row` holds the city's numbers by month."""
+    """A question that needs a computation, and its program, in which `row` holds the city's numbers by month."""
 
     question: str
     answer: Callable[[Sequence[int], Sequence[int]], str]
@@ -81,13 +81,13 @@ def draw(world_name: WorldName, rng: np.random.Generator) -> Task:
 
 
 def table_of(number: int, cities: Sequence[str]) -> dict[str, list[int]]:
-    """Return the twelve numbers of each city."""
+    """Return a table by its number: for each city, the numbers of the twelve months."""
     rng = np.random.default_rng(number)
     return {city: rng.integers(LEAST, MOST + 1, size=len(MONTHS)).tolist() for city in cities}
 
 
 def file_of(name: str, number: int, cities: Sequence[str]) -> bytes:
-    """Return the table as a CSV or a JSON file, by the suffix of its name."""
+    """Return a table as a JSON file if `name` ends with .json, otherwise as a CSV file."""
     rows = [{"city": city, **dict(zip(MONTHS, row, strict=True))} for city, row in table_of(number, cities).items()]
     if name.endswith(".json"):
         return json.dumps(rows, indent=1).encode()
@@ -99,7 +99,7 @@ def file_of(name: str, number: int, cities: Sequence[str]) -> bytes:
 
 
 def read_question(text: str) -> tuple[LookupPlan, Callable[[str], str]] | None:
-    """Return the lookups that end in the city of a generated question, and a function from this city to the program.
+    """Return the lookups that lead to the city of a generated question, and a function from the city to the program.
 
     Return None for any other question.
     """

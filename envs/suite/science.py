@@ -11,9 +11,9 @@ An episode:  <tool_call>{"name": "code_interpreter", "arguments": {"code": "prin
              \boxed{C}
 
 Questions are generated (`science_families`), or come from a file with the columns of GPQA or MegaScience
-(`envs/data/science_files`); MegaScience asks for a short answer instead of a letter, or for the letter of an option
-that its question lists. `prompt` chooses between working with the tool and without one, the two settings that
-arXiv:2510.11701 compares; the words are our own.
+(`envs/data/science_files`). MegaScience asks for a short answer instead of a letter, or for the letter of an option
+that its question lists. `prompt` selects one of the two settings that arXiv:2510.11701 compares: with the tool, or
+without it. The prompts' wording is our own.
 """
 
 import re
@@ -51,7 +51,7 @@ PROMPTS = {
 
 
 class Interpreter(CodeInterpreter):
-    """Code interpreter with the default limits: no computation here takes long."""
+    """Code interpreter with the default limits, because no computation here takes long."""
 
     limits = Limits()
 
@@ -116,7 +116,7 @@ class Science(ToolEnv):
 
 
 def lettered(question: str, options: Sequence[str], **data: Any) -> Task:
-    """Return a task of a question whose first option is right. The order of options depends only on the question."""
+    """Return a task for a question; the first of `options` is the right one. Only the question decides their order."""
     order = [int(at) for at in keyed(question).permutation(len(options))]
     lines = [f"{letter}) {options[at]}" for letter, at in zip(LETTERS, order, strict=True)]
     text = "\n".join((question, "", *lines))
@@ -129,7 +129,7 @@ _LETTER = re.compile(r"\(?([A-Z])(?:\)?[.:]?|[).:]\s.*)", re.DOTALL)
 
 
 def _asked(task: Task) -> Task:
-    """Return the task of a question from a file. If its answer is the letter of a listed option, it is a choice."""
+    """Return the task of a file's question. If its answer is the letter of a listed option, it is multiple choice."""
     wrong, data, right = task.data["wrong"], {"kind": "short", "subject": task.data["subject"]}, str(task.answer)
     if wrong:
         return replace(lettered(task.prompt, (right, *wrong), subject=data["subject"]), id=task.id)
@@ -147,9 +147,10 @@ _QUANTITY = re.compile(rf"(.*\d\}}?)\$?\s+{UNIT}(?:\^?-?\d)?(?:[ /·*]{UNIT}(?:\
 
 
 async def _same(answer: str | None, expected: str) -> float:
-    """Compare words as words, and text with a digit or an operator only as mathematics, where marks count.
+    """Return 1.0 if a short answer equals the expected one, otherwise 0.0.
 
-    For a quantity the number without its unit is enough.
+    Text with a digit or an operator is compared only as mathematics, where punctuation counts; other text is compared
+    as words. For a quantity, the number without its unit is enough.
     """
     if holds_mathematics(expected):
         quantity, value = _QUANTITY.fullmatch(expected), boxed(answer)
@@ -164,7 +165,7 @@ _OPTION = re.compile(r"^([A-D])\) ([\d.e+-]+)", re.MULTILINE)
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play by rule: compute, then the nearest option. With probability 1 - tool_rate, guess at once."""
+    """Play by rule: compute, then choose the nearest option. With probability 1 - tool_rate, guess at once."""
     prompt, replies = question_of(messages), replies_of(messages)
     if replies and (value := as_float(replies[-1])) is not None:
         options = {letter: float(text) for letter, text in _OPTION.findall(prompt)}

@@ -1,10 +1,10 @@
 """Families of science questions with random numbers: the question, the right value, and the values of common mistakes.
 
-A family is data: `right` and `wrong` are expressions over the drawn numbers and the functions of `math`. Options do
-not reveal the right one. Were they the right value and its mistakes, their order of size would say it nine times in
-ten; so they are 1, a, b and ab times something, where a and b are what mistakes multiply the right value by, and which
-of the four is the right value is drawn. A question always has the same options, so that no split has it twice. Left
-out: the episode around a question (`science`), and questions from files (`science_files`).
+A family is data: `right` and `wrong` are expressions over the drawn numbers and the functions of `math`. The options
+must not reveal which is right. If they were the right value and its mistakes, their order of size would reveal it nine
+times in ten. So the options are x, a*x, b*x and a*b*x, where a and b are factors by which mistakes differ from the
+right value, and it is drawn which of the four is the right value. A question always has the same options, so it is
+never in two splits. Left out: the episode around a question (`science`), and questions from files (`science_files`).
 """
 
 import math
@@ -43,7 +43,7 @@ class ScienceTemplate:
         return question, [f"{three_digits(value)} {self.unit}".rstrip() for value in values]
 
     def _options(self, chosen: Mapping[str, float], rng: np.random.Generator) -> list[float]:
-        """Return the values of the options, the right one first. Its rank by size among the four is random."""
+        """Return the values of the options, the right one first. Which of the four is right by size is random."""
         right = _value_of(self.right, chosen)
         mistakes = [_value_of(candidate, chosen) / right for candidate in self.wrong]
         factors = [candidate for candidate in mistakes if 1 / MOST_APART < candidate < MOST_APART]
@@ -55,7 +55,7 @@ class ScienceTemplate:
 
 
 def keyed(text: str) -> np.random.Generator:
-    """Return a generator seeded by a text, so that the same question always gets the same draws."""
+    """Return a random generator seeded by a text, so that the same question always gets the same draws."""
     digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest, "big"))
 
@@ -67,7 +67,7 @@ def _value_of(expression: str, numbers: Mapping[str, float]) -> float:
 
 
 def three_digits(value: float) -> str:
-    """Return a number with three significant digits, without an exponent where that is short."""
+    """Return a number as text with three significant digits, without an exponent if that is short."""
     return f"{float(f'{value:.3g}'):.10g}"
 
 
@@ -76,7 +76,7 @@ def _apart(a: float, b: float) -> bool:
 
 
 def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
-    """Return decimals from `first` to `last`, rounded so that they print without noise digits."""
+    """Return the decimals from `first` to `last`, rounded so that they print without rounding errors."""
     return tuple(round(first + step * at, 6) for at in range(round((last - first) / step) + 1))
 
 

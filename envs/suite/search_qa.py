@@ -11,11 +11,11 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born
     gymnasium.make("palaestra/SearchQA-v0", tasks="hotpotqa_dev.jsonl",
                    search={"backend": "retrieve", "url": "http://127.0.0.1:8000/retrieve"})  a published set
 
-Passages come from one generated world (`search_qa_world`), indexed once a process; questions too
-(`search_qa_questions`), or from a file in the columns of NQ, HotpotQA and others (`question_files`). Success is the
-exact match of Search-R1, token F1 with `metric="f1"`, or the rule of Reagent's data with `metric="rule"`
-(`rewards.by_source`); the first two are reported, and length-aware BLEU as `quality`, for progressive rewards
-(`--recipe prs`). Left out: judging by a model.
+The passages come from one generated world (`search_qa_world`), which each process indexes once. The questions come from
+the same world (`search_qa_questions`), or from a file with the columns of NQ, HotpotQA and others (`question_files`).
+Success is the exact match of Search-R1, token F1 with `metric="f1"`, or the rule of Reagent's data with `metric="rule"`
+(`rewards.by_source`). Exact match, F1 and, as `quality` for progressive rewards (`--recipe prs`), length-aware BLEU are
+always reported. Left out: judging by a model.
 """
 
 import logging
@@ -85,11 +85,11 @@ class SearchQA(ToolEnv):
 
     @property
     def chance(self) -> float:  # type: ignore[override]  # It depends on the kinds of questions.
-        """Success rate of guessing: about half of the comparisons (yes or no, one or the other)."""
+        """Success rate of guessing: about half of the comparisons (yes or no, one of two), and few other questions."""
         return 0.55 * ("comparison" in self.kinds) / len(self.kinds) + 0.02
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Read files of NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, TriviaQA or PopQA; None for others."""
+        """Read files of NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, TriviaQA or PopQA; None for other files."""
         return read_questions(path, split) if holds_questions(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
@@ -120,7 +120,7 @@ class SearchQA(ToolEnv):
 
 
 class WorldSearch(Search):
-    """Search in the generated world that the questions come from."""
+    """Search in the generated world from which the questions are drawn."""
 
     snippet_chars = 600  # Enough for a whole passage.
     draw: Callable[..., Any] = staticmethod(draw_world)
@@ -131,7 +131,7 @@ class WorldSearch(Search):
             self.most_results = 1
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Refuse questions about the real world, to which no passage here has the answer."""
+        """Raise UsageError for a question from a file, because the generated passages do not contain its answer."""
         if "world" not in task.data:
             raise UsageError(
                 f"the question {task.prompt[:80]!r} comes from a file, and the passages here are those of a generated "
@@ -148,7 +148,7 @@ def searching(
     kit: type[Search] = Search,
     world_kit: type[WorldSearch] = WorldSearch,
 ) -> tuple[Callable[[], Toolkit], ...]:
-    """Return the search toolkits: on the backend `search`, or in the generated world if it is None."""
+    """Return the search toolkits: with the backend `search`, or in the generated world if `search` is None."""
     if search is None:
         return (partial(world_kit, world),)
     toolkits = with_search(search, kit)
@@ -164,7 +164,7 @@ def searching(
 
 @lru_cache(maxsize=8)
 def index_of(draw: Callable[..., Any], world: WorldName) -> Index:
-    """Return the index of a world's passages. It is built once per process."""
+    """Return the index of a world's passages. Each process builds it once."""
     from palaestra.envs.search.embedded import EmbeddedIndex
 
     return Remembered(EmbeddedIndex.of(list(draw(*world).documents())))

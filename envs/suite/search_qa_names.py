@@ -1,6 +1,6 @@
 """Made-up names of the people, cities, works, organisations and events of a world of `search_qa`.
 
-All are drawn from a generator that is handed over, so the same generator draws the same names.
+All names are drawn from a random generator that the caller passes, so the same seed gives the same names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XI
 
 
 def draw_words(rng: np.random.Generator, plain: bool) -> Iterator[str]:
-    """Yield made-up words, none twice: of two open syllables in a plain world, of two or three in a full one."""
+    """Yield different made-up words, of two open syllables in a plain world, of two or three syllables otherwise."""
     used_words = set()
     while True:
         count = 2 if plain else int(rng.integers(2, 4))
@@ -51,7 +51,7 @@ def draw_person_name(rng: np.random.Generator) -> str:
 
 
 def draw_names(kind: str, count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
-    """Make up `count` names (at least 4) for entities of a kind, none twice."""
+    """Make up `count` different names (at least 4) for entities of a kind."""
     count = max(count, 4)
     if kind in ("city", "river"):
         return _places(count, words, rng, full)
@@ -69,7 +69,7 @@ def draw_names(kind: str, count: int, words: Iterator[str], rng: np.random.Gener
 
 
 def _people(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
-    """Make up names of people. Surnames are shared, and some people are named after an older one."""
+    """Make up names of people. In a full world, more people share a surname, and some are named after an older one."""
     names = _from_few(count, 1.5 if full else 1.1, words, rng)
     spare = int(count * NAMESAKE_SHARE) if full else 0
     names[count - spare :] = [f"{name} the Younger" for name in names[:spare]]

@@ -1,11 +1,11 @@
 """Questions about the world of `search_qa_world`: drawn with their answer, and parsed again by the demonstrator.
 
     single       In which city was Sopa Rin born?                          one fact (NQ, TriviaQA, PopQA)
-    bridge       Who is the mayor of the city where Sopa Rin was born?     each hop asks about the one before (HotpotQA,
-                                                                           2Wiki, MuSiQue)
+    bridge       Who is the mayor of the city where Sopa Rin was born?     each hop asks about the result of the one
+                                                                           before (HotpotQA, 2Wiki, MuSiQue)
     comparison   Who was born earlier, ...? Were ... born in the same city?          two facts (2Wiki, HotpotQA)
 
-Each problem has only one wording, so no other split has it in other words. Left out: searching, and the reward.
+Each problem has only one wording, so it cannot be in two splits. Left out: searching, and the reward.
 """
 
 import re
@@ -57,7 +57,7 @@ def draw_question(world: FactWorld, kind: str, hops: int, rng: np.random.Generat
 
 
 def _chain(world: FactWorld, length: int, rng: np.random.Generator) -> tuple[Entity, list[Relation], Entity] | None:
-    """Draw an entity and `length` relations; return them and the last entity. None if the chain breaks or repeats."""
+    """Draw an entity and `length` relations; return them and the last entity. None if the chain ends or repeats."""
     subject = last = _any(world.everything, rng)
     met, path = {subject.name}, []
     for _ in range(length):
@@ -73,7 +73,7 @@ def _chain(world: FactWorld, length: int, rng: np.random.Generator) -> tuple[Ent
 
 
 def _comparison(world: FactWorld, rng: np.random.Generator) -> Question:
-    """Draw a question which of two is older, or whether two have something in common (yes or no equally often)."""
+    """Draw a question about two entities: which is older, or (yes or no equally often) whether they share something."""
     if world.kind == "full" and rng.random() < 0.5:
         kind = _any(sorted(YEARS), rng)
         while True:
@@ -107,13 +107,13 @@ def _any(items: Sequence[T], rng: np.random.Generator) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A fact to look up: its sentence, and the words to search for."""
+    """A fact to look up: the template of its sentence, and the words to search for."""
 
     sentence: str
     query: str
 
     def value_in(self, subject: str, text: str) -> str | None:
-        """Return the object that a text states, or None. Quoted text is ignored, because the passage contradicts it."""
+        """Return the object that a text states, or None. Text in quotation marks is ignored, because it is wrong."""
         text = re.sub(r'"[^"]*"', "", " ".join(text.split()))
         head, _, tail = sentence_of(self.sentence, subject, "{o}").partition("{o}")
         match = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", text)

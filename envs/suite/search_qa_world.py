@@ -1,10 +1,10 @@
 """The fictional world that questions of `search_qa` are about: people, cities, works, organisations and events.
 
 A world is drawn from its kind, its size and a seed, so every process with the same three has the same passages, and one
-index serves all episodes of a process. `full` has a passage of several sentences for each of them, namesakes, works of
-one title, and passages that quote errors; `plain` has people and cities only, and one sentence a passage, so that a
-model of two layers can learn to look things up. Left out: names (`search_qa_names`), the questions
-(`search_qa_questions`), and searching.
+index serves all episodes of a process. A `full` world has a passage of several sentences for each entity, people with
+the same name, works with the same title, and passages that quote errors. A `plain` world has only people, cities and
+rivers, and passages of one sentence, so that a model of two layers can learn to look things up. Left out: names
+(`search_qa_names`), the questions (`search_qa_questions`), and searching.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ WorldName = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A person, place or thing with a passage of its own; or a river, which has no passage."""
+    """A person, place or thing with its own passages; or a river, which has no passage."""
 
     name: str
     kind: str
@@ -105,7 +105,7 @@ class Entity:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that count as right in an answer."""
+        """All names that are accepted in an answer."""
         return (self.name, *self.aliases)
 
 

@@ -11,8 +11,8 @@ An episode:  <tool_call>{"name": "ask_customer", "arguments": {"message": "What 
              noted
              It has been shipped already, so I cannot cancel it.
 
-The reward compares the final database with the result of the right actions. Tools perform forbidden actions, too.
-About half of the wishes are forbidden: a refusal is noted with its rule, so doing nothing is never right.
+The reward compares the final database with the result of the right actions. Tools also perform forbidden actions. About
+half of the wishes are forbidden. The agent must note each refusal with its rule, so doing nothing is never right.
 `level="small"` has one wish of a verified customer, short enough for the tiny agent. Left out: the world
 (`service_world`), the wishes (`service_requests`), the customer (`service_customers`), the demonstrator
 (`service_clerk`).
@@ -197,7 +197,7 @@ class ServiceEnv(ToolEnv):
         return published(path, split, task_of_row, lambda task: task)
 
     def reward(self, attempt: Attempt) -> dict[str, float]:
-        """Compare the final database with that of the right actions; also report whether a change broke a rule."""
+        """Compare the final database with the result of the right actions. Also report whether a rule was broken."""
         right = expected(attempt.task) == attempt.final["changes"]
         return {"success": float(right), "rules_broken": float(bool(attempt.final["broken"]))}
 
@@ -218,7 +218,7 @@ class ServiceEnv(ToolEnv):
 
 
 def expected(task: Task) -> dict[str, Any]:
-    """Return the changes that the right actions make."""
+    """Return what the right actions change in the database."""
     return outcome(task.data["world"], task.data["actions"])
 
 

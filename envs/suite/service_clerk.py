@@ -1,6 +1,6 @@
 """The demonstrator of `service`: a clerk that follows the policy, and sees only what an agent sees.
 
-Left out: questions that are not the suite's own.
+It understands only customers who use the sentences of the suite.
 """
 
 import re
@@ -40,7 +40,7 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
 
 
 def read_wish(text: str) -> SpokenWish | None:
-    """Return the wish in a text; None without a wish."""
+    """Return the wish in a text; None if the text contains no wish."""
     for kind, words in WORDS.items():
         if match := pattern_of(words, r"my order|order \d+|[a-z]+ [a-z]+").search(text):
             return kind, _number(match["order"]), match["item"]
@@ -71,7 +71,7 @@ def _number(text: str) -> str:
 
 
 def _full(wish: SpokenWish | None) -> Plan:
-    """Verify the customer, then handle one wish after the other (the full level)."""
+    """Verify the customer, then handle one wish after another (the full level)."""
     reply = yield _ask("What are your e-mail and your postcode?")
     identity = re.search(r"e-mail is (\S+)\. My postcode is (\w+)", reply)
     if identity is None:
@@ -91,7 +91,7 @@ def _full(wish: SpokenWish | None) -> Plan:
 
 
 def _handle(wish: SpokenWish, tier: str, orders: Sequence[str]) -> Plan:
-    """Handle one wish, and the wish that the customer may replace it with."""
+    """Handle one wish, or another wish if the customer changes it."""
     kind, number, item = wish
     record = None
     for candidate in [number] if number else orders:

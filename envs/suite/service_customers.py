@@ -1,8 +1,8 @@
-"""The customer of `service`, asked with the tool `ask_customer`: she answers by rule, or a served model plays her.
+"""The customer of `service`, whom the tool `ask_customer` asks: she answers by rule, or a served model plays her.
 
-Talking is a tool, and not a turn without a call, so that an episode stays what it is everywhere else: one row of
-tokens for any chat template, a timeout and a budget for each question, a record that is replayed without a customer.
-Neither customer knows the right actions; both know their own wishes. Left out: the shop.
+The agent talks by a tool, and not by a turn without a call, so that an episode has the same form as everywhere else:
+one row of tokens for any chat template, a timeout and a budget for each question, and a record that can be replayed
+without a customer. Neither kind of customer knows the right actions; both know their own wishes. Left out: the shop.
 """
 
 import re
@@ -32,7 +32,7 @@ _WAIT_SECONDS = 120.0
 
 
 class Customer(BudgetedToolkit):
-    """Base class of both customers: holds the task and a state of plain data."""
+    """Base class of both kinds of customer: it holds the task and a state of plain data."""
 
     max_calls = MAX_QUESTIONS
 
@@ -47,7 +47,7 @@ class Customer(BudgetedToolkit):
         self.data, self.state, self.usage = state["data"], state["state"], BudgetUsage(*state["spent"])
 
     def accept(self, message: str) -> str:
-        """Check and count the agent's message; return it cut to MAX_CHARS. Raise `ToolError` after MAX_QUESTIONS."""
+        """Check and count the agent's message; return it, cut to MAX_CHARS. Raise `ToolError` after MAX_QUESTIONS."""
         if self.usage.calls >= MAX_QUESTIONS:
             raise ToolError(f"the customer has hung up, after {MAX_QUESTIONS} questions")
         self.admit()
@@ -132,7 +132,7 @@ not possible, accept it. When all your wishes are settled, say that this is all 
 
 
 class EndpointCustomer(Customer):
-    """Customer that a served model plays. Its text is only an observation for the agent."""
+    """Customer that a served model plays. The model's text is only an observation for the agent."""
 
     max_seconds = 600.0
 
@@ -165,10 +165,10 @@ class EndpointCustomer(Customer):
 
 
 class Script:
-    """Backend of the scripted customer, which needs no service."""
+    """Backend of the scripted customer. It needs no service."""
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because this backend holds no resources."""
 
 
 class CustomerLine:
@@ -214,7 +214,7 @@ CUSTOMERS: Backends[Script | CustomerLine] = Backends(
 
 
 def customer_for(user: Where) -> Callable[[], Customer]:
-    """Return the factory of a customer. A mapping with a base_url means a served model."""
+    """Return the factory of a customer. If `user` is a mapping with a base_url, a served model plays the customer."""
     if isinstance(user, Mapping) and "base_url" in user:
         user = {"backend": "endpoint", **user}
     backend, options = CUSTOMERS.read(user)

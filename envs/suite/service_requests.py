@@ -1,7 +1,7 @@
 """Wishes of the customers of `service`, of which about half break a rule, and the tasks that are made of them.
 
-A task's data is plain: the number of its world, the customer, her wishes, and the right actions. Rows of a file,
-with tau-bench's columns, become tasks of the same shop. Left out: how a customer talks (`service_customers`).
+A task's data is plain: the number of its world, the customer, her wishes, and the right actions. Rows of a file with
+tau-bench's columns become tasks of the same shop. Left out: how a customer talks (`service_customers`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def words_of(wish: Wish) -> str:
 
 
 def arguments_of(kind: str, order: int, item: str, detail: str, tier: str = "basic") -> dict[str, Any]:
-    """Return the arguments of the operation for a kind of wish. `tier` is the customer's."""
+    """Return the arguments of the operation for a kind of wish. `tier` is the customer's tier, "basic" or "gold"."""
     others: dict[str, dict[str, Any]] = {
         "cancel_order": {},
         "change_address": {"street": detail},
@@ -69,7 +69,7 @@ def action_of(shop: ShopDatabase, wish: Wish) -> ShopAction:
 
 
 def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) -> list[ShopAction]:
-    """Return the actions that follow the policy: each wish, or a refusal with the rule that forbids it."""
+    """Return the right actions: for each wish the action itself, or a refusal with the rule that forbids it."""
     shop, actions = ShopDatabase(draw_world(number)), list[ShopAction]()
     for wish in wishes:
         name, arguments = action_of(shop, wish.get("instead") or wish)
@@ -80,7 +80,7 @@ def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) 
 
 
 def draw_task(rng: np.random.Generator, level: str) -> Task:
-    """Draw a world, a customer and her wishes. Whether a wish is allowed is drawn before the wish."""
+    """Draw a world, a customer and her wishes. First it is drawn whether each wish is allowed, then the wish."""
     stranger = level == "full" and bool(rng.random() < _STRANGERS)
     count = 2 if level == "full" and not stranger and rng.random() < _TWO_WISHES else 1
     choices = [(str(rng.choice(LEVELS[level])), bool(rng.random() < 0.5)) for _ in range(count)]
@@ -100,7 +100,7 @@ def draw_task(rng: np.random.Generator, level: str) -> Task:
 def _fitting(
     shop: ShopDatabase, rng: np.random.Generator, owner: str, kind: str, allowed: bool | None, level: str, *others: int
 ) -> Wish | None:
-    """Draw a wish that is allowed or forbidden as requested, not for the `others` orders; None if there is none."""
+    """Draw a wish that is allowed or forbidden (None: either), not about the orders `others`; None if there is none."""
     orders = [int(key) for key, entry in shop.database["orders"].items() if entry["customer"] == owner]
     for order in rng.permutation(orders).tolist():
         wish = _wish(shop, rng, order, kind, level)
@@ -121,7 +121,7 @@ def _fitting(
 
 
 def _wish(shop: ShopDatabase, rng: np.random.Generator, order: int, kind: str, level: str) -> Wish:
-    """Draw a wish for an order. `detail` is what the clerk has to ask for."""
+    """Draw a wish for an order. The clerk has to ask for its `detail`, "" if it has none."""
     item = str(rng.choice(list(shop.order(order)["items"])))
     detail = ""
     if kind == "change_address":
@@ -169,7 +169,7 @@ def holds_instructions(row: Row | None) -> bool:
 
 
 def require_wishes(task: Task) -> Task:
-    """Return the task of a file if its data is complete and playable. Raise `ValueError` with the reason if not."""
+    """Return a file's task unchanged. Raise `ValueError` with the reason if it is incomplete or cannot be played."""
     data = task.data
     if lacking := [name for name in ("world", "customer", "wishes", "actions") if name not in data]:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""The shop that `service` is about: customers, orders, stock, what can be done with them, and what the policy forbids.
+"""The shop that `service` is about: customers, orders, stock, operations on them, and what the policy forbids.
 
-Everything is in one plain dict, drawn from a number, so a task holds that number. Operations are performed, forbidden
-or not, as in the programs of a real shop; only the impossible is refused (an order that does not exist).
-`forbids` is the policy. Left out: the wishes (`service_requests`).
+Everything is in one plain dict, drawn from a number, so a task holds that number. An operation is performed even if the
+policy forbids it, as in the programs of a real shop. Only an impossible operation is refused, such as one on an order
+that does not exist. `forbids` is the policy. Left out: the wishes (`service_requests`).
 """
 
 import json
@@ -138,7 +138,7 @@ def perform(shop: ShopDatabase, name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def forbids(shop: ShopDatabase, name: str, arguments: Mapping[str, Any], verified: Collection[str]) -> int | None:
-    """Return the number of the rule that forbids a change, or None. `verified` holds the numbers of customers."""
+    """Return the number of the rule that forbids a change, or None. `verified` holds numbers of verified customers."""
     order = shop.order(arguments["order"])
     tier = shop.database["customers"][order["customer"]]["tier"]
     pending = order["state"] == "pending"
@@ -161,7 +161,7 @@ def forbids(shop: ShopDatabase, name: str, arguments: Mapping[str, Any], verifie
 
 
 def outcome(number: int, actions: Collection[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return what the actions change in a world. Raise `ToolError` if one of them is impossible."""
+    """Return what the actions change in a world, as `changes` does. Raise `ToolError` if an action is impossible."""
     shop = ShopDatabase(draw_world(number))
     for name, arguments in actions:
         perform(shop, name, arguments)
@@ -169,7 +169,7 @@ def outcome(number: int, actions: Collection[tuple[str, Mapping[str, Any]]]) -> 
 
 
 def changes(number: int, now: Database) -> dict[str, Any]:
-    """Return the values that differ from the initial world, by `table.key.field`."""
+    """Return the values that differ from those of the initial world. The keys are `table.key.field`."""
     differences: dict[str, Any] = {}
     for table, rows in draw_world(number).items():
         for key, row in rows.items():

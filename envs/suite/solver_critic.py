@@ -6,9 +6,9 @@ A game:      solver_0   <tool_call>{"name": "calculator", "arguments": {"express
              critic_0   (after a call of its own)  Agree.
              solver_0   943
 
-The solver is rewarded for its last answer, the critic for a verdict that fits the first one: it gains nothing by
-pleasing the solver. A critic who always agrees succeeds as often as first answers are right, which its part `first`
-says: beside a solver that is nearly always right, compare the two.
+The solver is rewarded for its last answer, the critic for a verdict that fits the first answer, so the critic gains
+nothing by pleasing the solver. A critic that always agrees succeeds as often as the first answer is right. The part
+`first` reports this rate: if the solver is nearly always right, compare the critic's success with it.
 """
 
 import re
@@ -56,7 +56,7 @@ class SolverCritic(Game):
 
 
 def quoted(text: str | None) -> str:
-    """Return the text of a seat as another seat reads it: clipped, with a placeholder if empty."""
+    """Return one seat's text as another seat reads it: cut to MAX_QUOTE characters, or a placeholder if it is empty."""
     return clip(text, MAX_QUOTE) if text else "(nothing)"
 
 
@@ -67,7 +67,7 @@ def agrees(verdict: str | None) -> bool | None:
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play either seat by rule; the system text says which. With probability 1 - tool_rate, guess instead of a call."""
+    """Play either seat by rule; the system text names it. With probability 1 - tool_rate, guess and do not call."""
     prompts = [message["content"] for message in messages if message["role"] == "user"]
     since = max(at for at, message in enumerate(messages) if message["role"] == "user")
     replies = replies_of(messages[since:])

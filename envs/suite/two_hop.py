@@ -7,8 +7,8 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "Bado born"}}<
              Tila
              Answer: Tila
 
-Nothing can be memorised: the 64 names change their roles with every task. Prompts and replies are short, and one
-reply holds one fact, so that a model of two layers can learn it.
+Nothing can be memorised: the 64 names change their roles with every task. Prompts and replies are short, and one reply
+is one fact, so that a model of two layers can learn the task.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class TwoHop(ToolEnv):
         )
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Read tasks. Each needs its facts, because without them every search would fail."""
+        """Read tasks. Raise UsageError if a task has no `facts`, because every search would fail."""
         tasks = load_tasks(path, split)
         if any("facts" not in task.data for task in tasks):
             raise UsageError(
@@ -77,12 +77,12 @@ class TwoHop(ToolEnv):
         return fact
 
     def reward(self, attempt: Attempt) -> float:
-        """Score the name, bare or after "Answer:"."""
+        """Return 1.0 if the name, alone or after "Answer:", is right."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play by rule: two searches, then the second reply. With probability 1 - tool_rate, guess at once."""
+    """Play by rule: search twice, then answer with the second reply. With probability 1 - tool_rate, guess at once."""
     replies, question = replies_of(messages), question_of(messages)
     match = next((match for q in QUESTIONS if (match := pattern_of(q, r"\w+").fullmatch(question))), None)
     if match is None:

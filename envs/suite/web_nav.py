@@ -10,8 +10,8 @@ An episode:  <tool_call>{"name": "find", "arguments": {"text": "Kemu"}}</tool_ca
              Answer: Momu
 
 The site is drawn from the task (`web_nav_world`) and served in this process. Files with WebWalkerQA's columns
-(question, answer, root_url, info) are played on the network, as far as the browser's options allow. Their answers are
-sentences, so `success` is the token F1 there; a generated question is answered exactly or not at all.
+(question, answer, root_url, info) are played on the network, if the browser's options allow it. The answers in these
+files are sentences, so their `success` is the token F1. For a generated question it is 1 for an exact match, else 0.
 """
 
 import re
@@ -67,7 +67,7 @@ class SiteBrowser(WebBrowser):
     """Browser that shows the site of the task."""
 
     def sites(self, task: Task) -> Mapping[str, Site]:
-        """Return the generated site; nothing for a published question, whose site is on the network."""
+        """Return the generated site, or no site for a question of WebWalkerQA, whose site is on the network."""
         return {HOST: site_of(task)} if "world" in task.data else {}
 
     def home(self, task: Task) -> str:
@@ -128,7 +128,7 @@ class WebNav(ToolEnv):
         return published(path, split, _walked, lambda task: task)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """Score the value, bare or after "Answer:"."""
+        """Score the value, alone or after "Answer:"."""
         answer, expected = final_answer(attempt.answer), str(attempt.task.answer)
         f1 = token_f1(answer, expected)
         return {"success": f1 if "root_url" in attempt.task.data else float(exact_match(answer, expected)), "f1": f1}
@@ -152,7 +152,7 @@ def _range(depth: int | str) -> tuple[int, int]:
 
 
 def _draw(site: Institute, depth: int, rng: np.random.Generator, adds: bool) -> tuple[FactLocation, str]:
-    """Draw a location `depth` clicks away, and its fact. With `adds` the fact is a number that can be summed."""
+    """Draw a fact that is `depth` clicks away, and its location. With `adds`, the fact is a number to add up."""
     at = int(rng.integers(site.size))
     kind = "" if depth == 1 else list(LISTS)[rng.integers(len(LISTS))]
     relations = list(LISTS[kind] if kind else DEPARTMENT)
@@ -181,7 +181,7 @@ def _walked(row: Row) -> tuple[str, Task]:
 
 
 def _walk(places: Sequence[FactLocation]) -> Plan:
-    """Follow the links that the question names, with "Next page" where an entry is missing, and return the value."""
+    """Follow the links that the question names, and "Next page" if an entry is not on the first. Return the answer."""
     values = []
     for at, place in enumerate(places):
         for label in ("Home" if at else "", place.department, place.kind.capitalize()):

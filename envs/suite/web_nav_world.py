@@ -4,11 +4,11 @@
     /d/3                        a department: a table of facts, its four lists
     /d/3/people?page=2          a list in pages: a table with one fact of each entry
     /d/3/people/11              an entry: a table of its facts
-    /about, /news, /news/1      what leads nowhere
+    /about, /news, /news/1      pages that no question is about
 
-Every fact and name is a hash of the world's number and its place in the site, so a page is made when it is
-requested, and a task holds that number instead of pages. Two entries in a row of a list have nearly the same name.
-Left out: the questions.
+Every fact and name is a hash of the world's number and its place in the site. So a page is made when it is requested,
+and a task holds the number instead of pages. In a list, two neighbouring entries have nearly the same name. Left out:
+the questions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,13 +65,13 @@ def _hash(*place: object) -> int:
 
 @lru_cache(maxsize=4096)
 def _names(*place: object) -> Sequence[str]:
-    """Return all names, in an order that depends on this place."""
+    """Return all names, in a random order that this place determines."""
     return [NAMES[at] for at in np.random.default_rng(_hash(*place)).permutation(len(NAMES))]
 
 
 @dataclass(frozen=True)
 class Institute:
-    """The generated site. It has no state: its number determines all pages. It implements `Site`."""
+    """The generated site, an implementation of `Site`. It has no state, because its number determines all pages."""
 
     number: int
     size: int
@@ -162,7 +162,7 @@ class Institute:
 
 
 def _within(text: str, end: int) -> int:
-    """Return the number in a text. Raise `ValueError` if it is not below `end`."""
+    """Return the number in a text. Raise `ValueError` if the text is no number below `end`."""
     if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < end):
         raise ValueError(f"there is no {text!r} here")
     return int(text)

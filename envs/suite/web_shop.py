@@ -5,10 +5,10 @@ An episode:  <tool_call>{"name": "type", "arguments": {"number": 3, "text": "ket
              ... submit the form, click on a result, choose, add to the cart, check out ...
              Done.
 
-`success` is one order of that thing alone, with everything as asked. `match` is WebShop's reward of what was bought
-(`web_shop_goods.fit`), 0 where more or less than one line was ordered; its weight is small, so that a good part of a
-wrong purchase is no aim. The shop is drawn from the task (`web_shop_site`); `products=FILE` and `tasks=FILE` play
-WebShop's own catalogue and goals, whose goals have no address and no quantity.
+`success` is 1 if exactly the requested thing was ordered, with everything as asked. `match` is WebShop's reward for the
+bought product (`web_shop_goods.fit`); it is 0 unless one line with the right quantity was ordered. Its weight is small,
+so that a partly right purchase is not worth aiming for. The shop is drawn from the task (`web_shop_site`).
+`products=FILE` and `tasks=FILE` use WebShop's own catalogue and goals; these goals have no address and no quantity.
 """
 
 import re
@@ -105,7 +105,7 @@ class WebShop(ToolEnv):
         return Task(prompt=prompt, data={"world": world, "goal": goal})
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Read WebShop's goals for the catalogue in `products`; None for any other file."""
+        """Read WebShop's goals for the catalogue in `products`; return None for any other file."""
         if not holds_goals(path):
             return None
         if self.products is None:
@@ -113,7 +113,7 @@ class WebShop(ToolEnv):
         return read_goals(path, split, self.products)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """Score the orders: exact success, and WebShop's match."""
+        """Return the scores of the orders: `success` and `match`."""
         goal, orders = attempt.task.data["goal"], attempt.final["orders"]
         lines = [line for order in orders for line in order["lines"]]
         if len(lines) != 1 or lines[0]["quantity"] != goal.get("quantity", 1):
@@ -123,7 +123,7 @@ class WebShop(ToolEnv):
         return {"success": float(match == 1.0 and there), "match": match}
 
     def explain(self, attempt: Attempt) -> str:
-        """List the orders."""
+        """Return a text that lists the orders."""
         lines = [
             f"{line['quantity']} {line['title']} ({', '.join(line['chosen'].values())}) at {money(line['price'])} to "
             + ", ".join(order["address"].values())

@@ -1,14 +1,14 @@
 """WebShop's published files: its catalogue, and the goals that people wrote for it.
 
-    catalogue   items_shuffle.json and its cuts: asin, name, query, product_category, pricing ("$9.99" or "$9 to $12"),
-                small_description, full_description, customization_options ({"size": [{"value": "large"}, ...]});
-                `attributes`, which stand in items_ins_v2.json, may be a column of it
-    goals       the entries of items_human_ins.json, a row each: asin, instruction, instruction_attributes,
-                instruction_options; or of the released code's goals: instruction_text, attributes, goal_options,
+    catalogue   items_shuffle.json and parts of it: asin, name, query, product_category, pricing ("$9.99" or "$9 to
+                $12"), small_description, full_description, customization_options ({"size": [{"value": "large"}, ...]});
+                `attributes`, which WebShop has in items_ins_v2.json, may be one more column
+    goals       the entries of items_human_ins.json, one in each row: asin, instruction, instruction_attributes,
+                instruction_options; or the goals of the released code: instruction_text, attributes, goal_options,
                 price_upper
 
-Of a price range the higher end is the price; where there is none it is $100, as in the released code. Left out: files
-that do not fit into memory, images, reviews.
+The upper end of a price range is the price; without a price it is $100, as in the released code. Left out: files that
+do not fit into memory, images, reviews.
 """
 
 import re

@@ -1,8 +1,8 @@
 """The products of the shop of `web_shop`, and how well a purchase fits its goal.
 
 `fit` is WebShop's reward (arXiv 2207.01206, section 3.3; `web_agent_site/engine/goal.py` of its code): the share of
-attributes, options and the price bound that fit, times how well the type does. Two parts of it are ours: words of
-titles are compared instead of nouns, and an attribute or option fits if all its words are there, not by fuzzy match.
+attributes, options and the price bound that fit, times a factor for the type. Two parts are different: the words of
+titles are compared instead of nouns, and an attribute or option fits if all its words are the same, not by fuzzy match.
 
 Left out: WebShop's own goods (`web_shop_files`).
 """
@@ -77,7 +77,7 @@ class Catalogue:
         return self
 
     def search(self, query: str) -> list[Product]:
-        """Return products with a word of the query, most matching words first; all products for an empty query."""
+        """Return products with a word of the query, those with most words first. An empty query finds all products."""
         query_words = words(query)
         ranked = [(len(query_words & product.found_by), product) for product in self.products.values()]
         matches = [pair for pair in ranked if pair[0] or not query_words]

@@ -2,12 +2,12 @@
 
     /                           search, departments
     /search?q=red+kettle        results in pages, with filters for the department and the price
-    /product/P7                 what it is, its options, a form for the cart
+    /product/P7                 a product, its options, a form that adds it to the cart
     /cart, /checkout            the cart of this customer, and the form for the address
     /orders/1003                an order, for the customer who placed it
 
-Prices come from the catalogue: whatever else a form holds is not read. A cart belongs to a cookie. The reward reads
-the orders. Left out: the goods (`web_shop_goods`), accounts, payment, stock.
+Prices come from the catalogue, never from a form. A cookie names the customer of a cart. The reward reads the orders.
+Left out: the goods (`web_shop_goods`), accounts, payment, stock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class CartItem:
 
 
 class ShopError(Exception):
-    """Raised if a request cannot be done; the page shows the message."""
+    """Raised if a request cannot be fulfilled; the page shows the message."""
 
 
 @dataclass
@@ -218,7 +218,7 @@ def _page(title: str, body: str, status: int = 200) -> SiteResponse:
 
 
 def _chooser(name: str, values: Sequence[str]) -> str:
-    """Return radio buttons for up to three values, a list for more."""
+    """Return the form control of an option: radio buttons for up to three values, otherwise a list."""
     field = f"name='option {escape(name)}'"
     if len(values) <= 3:
         buttons = (

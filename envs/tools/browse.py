@@ -1,9 +1,9 @@
 """The tool `browse`: it fetches a page, and a served model reports what the page says about a question.
 
-A long page is read in parts: the model makes notes of each part that holds most words of the question, and the notes
-are combined. Without a model the agent sees the one window of the page that holds most of these words. Page text is
-untrusted: the model gets it quoted, line by line, without anything that a chat template could take for its own tokens.
-Left out: everything on the page except its text, and acting on it (`browser`).
+A long page is read in parts: the model makes notes of the parts that contain most words of the question, then combines
+the notes. Without a model, the agent sees the one window of the page that contains most of these words. Page text is
+untrusted: each line is quoted for the model, without anything that a chat template could read as its own tokens. Left
+out: everything on the page except its text, and acting on it (`browser`).
 """
 
 import asyncio
@@ -44,7 +44,7 @@ they say that helps with the question, without repetition and with nothing of yo
 
 
 class Browse(BrowserToolkit):
-    """Fetches pages and says what they hold on a question. Settings are class attributes: a subclass changes them."""
+    """Fetches pages and reports what they say about a question. Settings are class attributes."""
 
     call_seconds = 180.0
     page_seconds: float = 30.0
@@ -67,13 +67,13 @@ class Browse(BrowserToolkit):
             self._run_in_place_if_possible()
 
     async def start(self, task: Task, rng: np.random.Generator) -> None:  # type: ignore[override]
-        """Set the sites and budgets of the episode, and check the model's server."""
+        """Set the sites of the episode, begin its budgets, and check the model's server."""
         self.served, self.usage = self.sites(task), BudgetUsage()
         if self._model is not None:
             await self._model.check()
 
     def snapshot(self) -> Any:
-        """Return sites and budgets; each call has a tab of its own."""
+        """Return sites and budgets. There is no tab to keep, because each call opens its own."""
         return self.served, self.usage
 
     def restore(self, state: Any) -> None:
@@ -143,15 +143,15 @@ def _text(page: Page, text: str) -> str:
 
 
 def quote(lines: Sequence[str]) -> str:
-    """Return untrusted lines, each with a mark, without anything that looks like the beginning of a turn."""
+    """Return untrusted lines, each marked as quoted, and nothing in them looks like the beginning of a chat turn."""
     text = _TURNS.sub(r"\g<0> ", "\n".join(lines))
     return "\n".join(f"| {line}" for line in text.splitlines())  # splitlines splits at every kind of line break.
 
 
 def rank_windows(lines: Sequence[str], query: str, tokens: int, count: int) -> list[int]:
-    """Return the first lines of the `count` windows that hold most of the query's words, best first.
+    """Return the first lines of the `count` windows that contain most of the query's words, the best first.
 
-    Windows follow one another. A word counts more if fewer windows hold it. Of equal windows the earlier one is better.
+    The windows do not overlap. A word counts more if fewer windows contain it. Of equal windows, the earlier is better.
     """
     firsts, first = [], 1
     while first <= len(lines):

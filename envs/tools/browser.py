@@ -1,9 +1,9 @@
 """The browser as tools: a window on the page's numbered text, and actions on its numbered elements.
 
-`ReadingBrowser` opens, follows links, searches and scrolls; `WebBrowser` also fills in and sends forms. Both run on
-every backend of `envs.browser`, text or Chromium. A subclass says which sites an episode has in this process, where it
-begins, and what of its sites' state the reward may see (`final`). Left out: what a browser may reach (`browser`'s
-`allow`), and the text of a page (`envs.browser.format`).
+`ReadingBrowser` opens pages, follows links, searches and scrolls; `WebBrowser` also fills in and sends forms. Both work
+with every backend of `envs.browser`. A subclass defines the sites that this process serves (`sites`), the first page
+(`home`), and the sites' state that the reward may see (`final`). Left out: which hosts may be reached (the browser's
+option `allow`), and the text of a page (`envs.browser.format`).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ PageAction = Callable[[BrowserSession, float], Awaitable[Page]]
 
 
 def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
-    """Return these toolkits on a backend, for an environment's `self.toolkits`."""
+    """Return factories of these toolkits with this browser, for an environment's `self.toolkits`."""
     BROWSERS.read(where)
     return tuple(partial(kit, where) for kit in toolkits)
 
@@ -54,7 +54,7 @@ class BrowserToolkit(BudgetedToolkit):
         self.served = {}
 
     def sites(self, task: Task) -> Mapping[str, Site]:
-        """Return the sites of an episode in this process, by host. Make a new site with state for each episode."""
+        """Return the sites that this process serves, by host. Each episode needs a new object of a site with state."""
         return {}
 
     def _browser(self) -> Browser:
@@ -75,11 +75,11 @@ class ReadingBrowser(BrowserToolkit):
         self._run_in_place_if_possible()
 
     def home(self, task: Task) -> str:
-        """Return the address that is open when the episode begins, or "" for none."""
+        """Return the address of the page with which the episode begins, or "" if it begins without a page."""
         return ""
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Open a new tab. The first call loads its first page."""
+        """Open a new tab. The agent's first call loads the first page."""
         self.close()
         self.served, self._home, self.usage = self.sites(task), self.home(task), BudgetUsage()
         self._begin(self._browser().session(self.served), None, 1)
@@ -91,7 +91,7 @@ class ReadingBrowser(BrowserToolkit):
             session.close()
 
     def snapshot(self) -> Any:
-        """Return sites, budgets, tab and window."""
+        """Return sites, budgets, tab, page and window."""
         return self.served, self._home, self.usage, self._tab.snapshot(), self._page, self._first
 
     def restore(self, state: Any) -> None:
@@ -180,7 +180,7 @@ class ReadingBrowser(BrowserToolkit):
     # Methods that tools of subclasses use too.
 
     async def _act(self, action: PageAction, on_page: bool = True) -> str:
-        """Act, and show the page. Calls run one after another: each acts on the page that the last one left."""
+        """Do an action and return the page. Calls run one after another: each acts on the page that the last left."""
 
         async def work(seconds: float) -> str:
             if on_page:
@@ -193,7 +193,7 @@ class ReadingBrowser(BrowserToolkit):
         return await self._in_turn(work)
 
     async def _in_turn(self, work: Callable[[float], Awaitable[str]]) -> str:
-        """Do the work of a call after the calls before it, for which it waits at most `call_seconds`."""
+        """Do a call's work after the earlier calls have ended. It waits for them at most `call_seconds`."""
         if self._turn.locked():  # Never true if no tool waits and no loop runs.
             try:
                 async with asyncio.timeout(self.call_seconds):
@@ -250,7 +250,7 @@ class ReadingBrowser(BrowserToolkit):
 
 
 class WebBrowser(ReadingBrowser):
-    """Acts on pages as well."""
+    """Opens pages, and acts on them."""
 
     @tool
     async def click(self, number: int) -> str:

@@ -1,6 +1,6 @@
-"""BrowserGym's action strings as a toolkit: one tool, `act`, which takes click('12') and the like.
+"""BrowserGym's action strings as a toolkit: one tool, `act`, which takes strings such as click('12').
 
-The strings are parsed as Python and never run. They do what the tools of `WebBrowser` do, on every browser; an
+The strings are parsed as Python, but never executed. They do what the tools of `WebBrowser` do, in every browser. An
 element's id is its number. Left out: the mouse by coordinates, several tabs, files.
 """
 
@@ -22,7 +22,7 @@ MAX_CALLS = 10
 
 
 class _OneTool:
-    """A mixin before a toolkit: it offers only the tool `act`."""
+    """A mixin that removes all tools except `act`. Put it before the toolkit in the list of base classes."""
 
     tools: Any
 
@@ -32,7 +32,7 @@ class _OneTool:
 
 
 class BrowserActions(_OneTool, WebBrowser):
-    """A browser by BrowserGym's action strings."""
+    """A browser that is controlled by BrowserGym's action strings."""
 
     @tool
     async def act(self, action: str) -> str:
@@ -68,7 +68,7 @@ class BrowserActions(_OneTool, WebBrowser):
         return await actions[name](*arguments, **keywords)
 
     def _actions(self) -> dict[str, Callable[..., Awaitable[str]]]:
-        """Return the actions by BrowserGym's names, with its parameters."""
+        """Return functions by the names of BrowserGym's actions, with BrowserGym's parameters."""
 
         async def click(bid: Any, button: str = "left", modifiers: Any = ()) -> str:
             if button != "left" or modifiers:
@@ -120,14 +120,14 @@ class BrowserActions(_OneTool, WebBrowser):
         }
 
     def _bracket(self, bid: Any) -> str:
-        """Return the bracket text of an element on the page; "" if it is not there."""
+        """Return an element's text from its bracket on the page; "" if the page has no such element."""
         lines = " ".join(self._page.lines) if self._page is not None else ""
         match = re.search(rf"\[{number(bid)}:[^\[]*", lines)
         return match[0] if match else ""
 
 
 def number(bid: Any) -> int:
-    """Return an element's number; BrowserGym writes it as a string."""
+    """Return an element's number from BrowserGym's id, which is a string."""
     try:
         return int(bid)
     except (TypeError, ValueError):
@@ -135,7 +135,7 @@ def number(bid: Any) -> int:
 
 
 def parse_calls(action: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
-    """Return names and arguments of the calls in a text, without running any of it."""
+    """Return the calls in a text, each with its name and arguments. Nothing is executed."""
     if len(action) > MAX_CHARS:
         raise ToolError(f"the action has {len(action)} characters; at most {MAX_CHARS} are read")
     try:

@@ -1,7 +1,7 @@
 """The base of toolkits that use a service (a sandbox, an index, a browser): the budgets of an episode.
 
-A call is admitted, timed and counted; the agent is told if a budget is used up. Left out: opening
-services (`envs.core.backends`), and what a call does.
+Each call is counted and timed; the agent gets an error when a budget is used up. Left out: opening services
+(`envs.core.backends`), and what a call does.
 """
 
 import time
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class BudgetUsage(NamedTuple):
-    """Usage of the budgets of an episode so far."""
+    """How much of its budgets an episode has used so far."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -27,7 +27,7 @@ class BudgetUsage(NamedTuple):
 class BudgetedToolkit(Toolkit):
     """Base of toolkits with budgets. Settings are class attributes: a subclass changes them.
 
-    `start` and `restore` of a subclass set `usage`; its tools do their work through `within_budget`.
+    The `start` and `restore` of a subclass must set `usage`; its tools do their work through `within_budget`.
     """
 
     call_seconds: float = 30.0
@@ -44,18 +44,18 @@ class BudgetedToolkit(Toolkit):
     usage: BudgetUsage = BudgetUsage()
 
     def set_tools(self, tools: Mapping[str, Tool]) -> None:
-        """Give this instance tools in place of those of its class."""
+        """Replace the tools of the class by these, for this instance only."""
         object.__setattr__(self, "tools", tools)
 
     def never_waits(self) -> None:
-        """Run this instance's tools in place: their service computes in this process, so none of their awaits waits.
+        """Let this instance's tools run without an event loop: their service works in this process and never waits.
 
-        The caller then runs an `async def` to its end, which takes microseconds, without an event loop.
+        The caller then runs an `async def` directly to its end, which takes microseconds.
         """
         self.set_tools(in_place(self.tools))
 
     async def within_budget(self, work: Callable[[float], Awaitable[T]]) -> T:
-        """Do the work of a call; it gets the seconds that it may take, and keeps to them itself."""
+        """Do the work of a call and count its time. `work` gets the seconds that it may take, and must keep to them."""
         seconds = self.admit()
         began = time.perf_counter()
         try:
@@ -64,7 +64,7 @@ class BudgetedToolkit(Toolkit):
             self.count(time.perf_counter() - began)
 
     def admit(self) -> float:
-        """Count a call and return the seconds that it may take; raise ToolError if no budget is left."""
+        """Count a call and return the seconds that it may take. Raise ToolError if a budget is used up."""
         usage = self.usage
         if self.max_calls is not None and usage.calls >= self.max_calls:
             raise ToolError(f"no call is left: max_calls is {self.max_calls} for an episode; answer with what you have")
@@ -75,14 +75,18 @@ class BudgetedToolkit(Toolkit):
         return min(remaining_seconds, self.call_seconds)
 
     def late(self, seconds: float, service: str, trouble: str) -> ToolError | Broken:
-        """Return the error for a late service: the budget is used up, or with `trouble` the service is lost."""
+        """Return the error for a service that did not answer within `seconds`.
+
+        This is Broken, but a ToolError if the episode's budget was shorter than a call may take, and there is no
+        `trouble`.
+        """
         if seconds < self.call_seconds and not trouble:
             return ToolError(f"no time is left: max_seconds is {self.max_seconds:g} for an episode; answer now")
         message = f"{service} gave no answer within {seconds:g} s (call_seconds={self.call_seconds:g})"
         return Broken(f"{message}: {trouble}" if trouble else message)
 
     def count(self, seconds: float) -> None:
-        """Add the seconds that a call has taken."""
+        """Add the seconds that a call has taken to the usage."""
         self.usage = self.usage._replace(seconds=self.usage.seconds + seconds)
 
 

@@ -1,7 +1,7 @@
 """The `file_reader` tool: documents, tables and archives as text, shown through a window of limited tokens.
 
-PDF, docx, pptx, xlsx, csv, json, jsonl, xml, html, programs and any other text; the content decides, not the name;
-members of zips by paths such as data.zip/table.csv. Left out: pictures and sound (`media`), and writing.
+It reads PDF, docx, pptx, xlsx, csv, json, jsonl, xml, html, programs and any other text. The content decides the kind,
+not the name. Members of a zip have paths such as data.zip/table.csv. Left out: images and sound (`media`), and writing.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ WAIT_SECONDS = 300.0
 
 
 class FileReader(TaskFiles):
-    """Reads files; a subclass says which, by `folder(task)` or `files(task)`."""
+    """Reads files; a subclass defines which, by `folder(task)` or `files(task)`."""
 
     read_limits: ReadLimits = ReadLimits()
     window_tokens: int = 1024
     """Tokens of a file that are shown at once."""
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Set the files of the episode; raise MissingExtra if a library that reads them is missing."""
+        """Set the files of the episode. Raise MissingExtra if a library for reading them is missing."""
         require_readers()
         super().start(task, rng)
 

@@ -2,10 +2,10 @@
 
     toolkits = (tools_from_mcp(["npx", "-y", "@modelcontextprotocol/server-everything"], allow=("echo", "add")),)
 
-The server is asked once for its tools, when an environment opens; agents get their schemas as they are (`mcp_schema`
-checks arguments by them). Each episode has a connection of its own, opened by its first call, so a server's program
-keeps the state of one episode; `shared=True` is for servers without state. Left out: resources, prompts, and questions
-that a server asks its client.
+The server is asked once for its tools, when an environment opens. Agents see the tools' schemas unchanged; `mcp_schema`
+checks arguments by them. Each episode has its own connection, which its first call opens, so a server's program keeps
+the state of one episode; `shared=True` is for servers without state. Left out: resources, prompts, and questions that a
+server asks its client.
 """
 
 import json
@@ -48,12 +48,12 @@ def tools_from_mcp(
     max_calls: int | None = None,
     max_seconds: float | None = None,
 ) -> "McpTools":
-    """Return a maker of the toolkit of a server, for `toolkits`.
+    """Return a factory of the toolkit of a server, for an environment's `toolkits`.
 
-    `allow` names the server's tools that agents are offered, all if None; `prefix` goes before their names. `variables`
-    of the program's environment stand beside PATH and HOME; an address gets the token of the variable `token_env`.
-    `start_seconds` is the timeout of the server's start and of the list of its tools. `call_seconds`, `max_calls` and
-    `max_seconds` are the budgets of an episode, `result_chars` the longest result.
+    `allow` names the server's tools that agents may use (None means all); `prefix` is put before their names.
+    `variables` are added to the program's environment, which has PATH and HOME. A server at an address gets the token
+    in the variable `token_env`. `start_seconds` limits the server's start and the listing of its tools. `call_seconds`,
+    `max_calls` and `max_seconds` are the budgets of an episode, `result_chars` is the maximum length of a result.
     """
     if isinstance(command, str):
         raise UsageError(f"command is {command!r}; expected a list of words, such as ['npx', '-y', 'a-server']")
@@ -71,28 +71,28 @@ def tools_from_mcp(
 
 
 class McpToolkit(BudgetedToolkit):
-    """The tools of one server, in one episode."""
+    """The tools of one server in one episode."""
 
     _source: "McpTools"
     _session: McpSession
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Prepare the connection; the first call opens it."""
+        """Prepare the connection; the agent's first call opens it."""
         self.restore(BudgetUsage())
 
     def close(self) -> None:
-        """End the episode's connection, and the program that it started."""
+        """End the episode's connection, and the program that it started. A shared connection stays open."""
         if not self._source.shared:
             self._session.close()
 
     def snapshot(self) -> BudgetUsage:
-        """Return the budgets used so far; only a server without state supports snapshots."""
+        """Return the budgets used so far. Only a server without state (`shared`) supports snapshots."""
         if not self._source.shared:
             super().snapshot()
         return self.usage
 
     def restore(self, state: BudgetUsage) -> None:
-        """Continue from a snapshot, on a connection that the next call opens."""
+        """Continue from a snapshot, with a connection that the next call opens."""
         source = self._source
         self.usage = state
         self._session = _shared_session(source.server) if source.shared else McpSession(source.server, stateful=True)
@@ -107,7 +107,7 @@ class McpToolkit(BudgetedToolkit):
 
 @cache
 def _kit_class(call_seconds: float, max_calls: int | None, max_seconds: float | None) -> type[McpToolkit]:
-    """Return a toolkit class with these budgets, which are checked like those of any toolkit."""
+    """Return a toolkit class with these budgets. They are checked like those of any toolkit."""
     budgets = {"call_seconds": call_seconds, "max_calls": max_calls, "max_seconds": max_seconds}
     return type("McpToolkit", (McpToolkit,), budgets)
 
@@ -119,7 +119,7 @@ def _shared_session(server: McpServer) -> McpSession:
 
 @dataclass(frozen=True, slots=True)
 class McpTools:
-    """A server's tools; calling it makes a toolkit."""
+    """A factory of toolkits for a server's tools: call it to make a toolkit."""
 
     server: McpServer
     allow: tuple[str, ...] | None
@@ -129,7 +129,7 @@ class McpTools:
     budgets: tuple[float, int | None, float | None]
 
     def __call__(self) -> McpToolkit:
-        """Make the toolkit of one machine."""
+        """Return a new toolkit."""
         toolkit = _kit_class(*self.budgets)()
         toolkit._source = self
         toolkit.set_tools(self.tools)
@@ -150,7 +150,7 @@ class McpTools:
         return tools_by_name
 
     def _names(self) -> Sequence[str]:
-        """Return the server's names of the offered tools."""
+        """Return the names of the offered tools, as the server writes them."""
         offered = _server_tools(self.server)
         if self.allow is None and len(offered) > MAX_TOOLS:
             raise UsageError(f"{self.server} has {len(offered)} tools, more than {MAX_TOOLS}; name some in `allow`")
@@ -163,7 +163,10 @@ class McpTools:
 
 
 def _server_tools(server: McpServer) -> Mapping[str, Any]:
-    """Return the server's tools by name. A failure is cached for as long as it took: commands open several times."""
+    """Return the server's tools by name.
+
+    After a failure, raise its error again without asking the server, for as long as the failed attempt took.
+    """
     begin = time.monotonic()
     end, failure = _failures.get(server, (begin, ""))
     if begin < end:
@@ -182,7 +185,7 @@ _failures: dict[McpServer, tuple[float, str]] = {}
 
 @cache
 def _list_tools(server: McpServer) -> Mapping[str, Any]:
-    """Return the server's tools by name, with one request for each process."""
+    """Ask the server for its tools and return them by name. Each process asks once."""
     if find_spec("mcp") is None:
         raise MissingExtra("mcp", "mcp", "tools of an MCP server")
     session = McpSession(server, stateful=True)
@@ -207,7 +210,7 @@ def _tool(server: McpServer, entry: Any, prefix: str, attribute: str, seconds: f
 
 
 def content_text(result: Any) -> str:
-    """Return a result as text: its texts, kind and size of other blocks, or its data if there are no blocks."""
+    """Return a result as text: its texts, and kind and size of other blocks. Without blocks: its data as JSON."""
     parts = [_block(block) for block in result.content]
     if not parts and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""The JSON schema that a server gives for a tool: checks of the schema, and of arguments by it.
+"""The JSON schema that a server gives for a tool: checks of the schema, and of arguments by the schema.
 
-A schema is untrusted, and a full check by it can take for ever. The server checks what it is sent; the check here
-only names common mistakes sooner, in a bounded number of steps. Left out, and so left to the server: patterns, formats,
-`not`, conditions, `uniqueItems`, references to other documents, and whether no second form of a `oneOf` fits.
+A schema is untrusted, and a full check of arguments could take for ever. The server checks the arguments again; the
+check here only reports common mistakes sooner, in a limited number of steps. Not checked here: patterns, formats,
+`not`, conditions, `uniqueItems`, references to other documents, and whether two forms of a `oneOf` fit.
 """
 
 import json
@@ -50,7 +50,7 @@ class GivenSchema:
         self._schema = schema
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments unchanged; raise ToolError if they do not fit."""
+        """Return the arguments unchanged. Raise ToolError if they do not fit the schema."""
         faults: list[str] = []
         with suppress(_OutOfSteps, RecursionError):  # The rest is left to the server.
             for fault in _Check(self._schema).faults(arguments, self._schema, ""):
@@ -63,7 +63,7 @@ class GivenSchema:
 
 
 def _defect(schema: Any) -> str:
-    """Return what is wrong with the form of a schema or a nested one, or ""."""
+    """Return what is wrong with a schema or with one inside it, or "" if nothing is wrong."""
     if isinstance(schema, bool):
         return ""
     if not isinstance(schema, Mapping):
@@ -82,7 +82,7 @@ def _defect(schema: Any) -> str:
 
 
 class _OutOfSteps(Exception):
-    """Raised if a check has used all of its steps."""
+    """Raised when a check has used all of its steps."""
 
 
 class _Check:
@@ -92,7 +92,7 @@ class _Check:
         self._root, self._left = root, MAX_STEPS
 
     def faults(self, value: Any, schema: Any, where: str) -> Iterator[str]:
-        """Yield the parts of a value that do not fit a schema."""
+        """Yield a text for each part of a value that does not fit the schema. `where` is the path of the value."""
         self._step(1)
         if schema is False:
             yield f"{where}: not allowed"
@@ -142,7 +142,7 @@ class _Check:
                 yield from self.faults(item, inner, _inside(where, name))
 
     def _target(self, reference: Any) -> Any:
-        """Return the schema that a reference names; True, which everything fits, if there is no such definition."""
+        """Return the schema that a reference names, or True (every value fits) if the name is not defined."""
         if reference == "#":
             return self._root
         kind, _, name = str(reference).removeprefix("#/").partition("/")

@@ -1,8 +1,9 @@
 """One connection with an MCP server: a child process with pipes, or an address.
 
-The SDK (2.x) requires that one task opens and closes a connection, so each has its own task, all on one loop, because
-episodes are played from many threads and loops. It opens with the first request. A server's program runs behind
-`envs.running.leash` and ends with us, however we end. Left out: what tools are to an agent (`mcp`).
+The SDK (2.x) requires that the same task opens and closes a connection, so each connection has its own task. All tasks
+run on one loop, because episodes run on many threads and loops. The first request opens the connection. A server's
+program runs behind `envs.running.leash`, so it ends when this process ends for any reason. Left out: how agents see the
+tools (`mcp`).
 """
 
 import asyncio
@@ -67,7 +68,7 @@ class McpSession:
     """A connection. Its methods may be used from any thread or loop."""
 
     def __init__(self, server: McpServer, stateful: bool) -> None:
-        """`stateful`: over HTTP, by the handshake that gives a session of one's own, which newer protocols lack."""
+        """`stateful`: over HTTP, use the older handshake, which gives this connection its own session on the server."""
         self.server, self.stateful = server, stateful
         self._task: asyncio.Task[None] | None = None
         self._client: Any = None
@@ -77,19 +78,19 @@ class McpSession:
         """Last output of the program on standard error, set when its connection has ended."""
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-        """Call a tool and return its result; raise ToolError if the server refuses the call, Broken if it is gone."""
+        """Call a tool and return its result. Raise ToolError if the server refuses the call, Broken if it has ended."""
         work = self._call(name, arguments, seconds)
         max_seconds = self.server.start_seconds + CLOSE_SECONDS + seconds + 2 * GRACE_SECONDS
         return await _loop.current.outcome(work, max_seconds, blocking=False)
 
     def tools(self) -> list[Any]:
-        """Return the server's tools as objects of the SDK; raise UsageError if they cannot be listed."""
+        """Return the server's tools as objects of the SDK. Raise UsageError if they cannot be listed."""
         return _loop.current.submit(self._tools()).result(
             2 * (self.server.start_seconds + CLOSE_SECONDS + GRACE_SECONDS)
         )
 
     def close(self) -> None:
-        """End the connection, and the program with it."""
+        """End the connection, and the server's program with it."""
         if self._task is not None:
             with suppress(Broken, TimeoutError):  # The loop has ended, and all of its connections with it.
                 _loop.current.submit(self._close()).result(CLOSE_SECONDS + GRACE_SECONDS)
@@ -136,7 +137,7 @@ class McpSession:
             raise UsageError(f"{self.server} does not list its tools: {await self._why(error)}") from error
 
     async def _connect(self) -> Any:
-        """Return the SDK's client; the first caller opens it, and the others wait."""
+        """Return the SDK's client. The first caller opens the connection, and other callers wait for it."""
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:  # That of before a fork.
             self._stop = asyncio.Event()
@@ -208,7 +209,7 @@ class McpSession:
         self._task = None
 
     async def _why(self, error: BaseException) -> str:
-        """Return the innermost cause, and the last output of the program on standard error."""
+        """Return the innermost cause of an error, and the last output of the program on standard error."""
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -222,18 +223,18 @@ class McpSession:
         return " ".join(reason.split())[: 3 * _SHOWN]
 
     def _written(self) -> str:
-        """Return the end of standard error."""
+        """Return the program's output on standard error."""
         if self._stderr is None:
             return self._last_words
         return os.pread(self._stderr.fileno(), 4 * _SHOWN, 0).decode(errors="replace").strip()
 
 
 async def _not_checked(name: str, result: Any) -> None:
-    """Take a result as it is: agents read it as text."""
+    """Do not check the result, because agents read it as text."""
 
 
 class _Loop:
-    """The loop of all connections of this process; a forked child has one of its own."""
+    """The event loop of all connections of this process. A forked child gets its own."""
 
     def __init__(self) -> None:
         self.current = BackgroundLoop("palaestra-mcp")
@@ -244,7 +245,7 @@ class _Loop:
         self.current.close(asyncio.sleep(0))
 
     def forget(self) -> None:
-        """Make a new loop in a forked child: the connections belong to the parent."""
+        """Make a new loop in a forked child process, because the connections belong to the parent."""
         self.current = BackgroundLoop("palaestra-mcp")
 
 

@@ -1,8 +1,8 @@
 """The tools `image2text` and `audio2text`: served models read images and recordings for an agent that reads text.
 
-An image goes to `/chat/completions` as a part of the question, a recording to `/audio/transcriptions`, which most
-speech servers have; `api = "chat"` sends it as a part of a question, for chat models with audio. A file's bytes decide
-its kind. Left out: models in this process (any of them can be served: vLLM, llama.cpp, speaches), and video.
+An image is sent to `/chat/completions` as a part of the question. A recording is sent to `/audio/transcriptions`, which
+most speech servers have, or (`api = "chat"`) as a part of a question, to chat models with audio. A file's bytes decide
+its kind. Left out: models in this process (serve them with vLLM, llama.cpp or speaches), and video.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _TRANSCRIBE = "Write down what is said in this recording, word by word, and noth
 
 
 class MediaToolkit(TaskFiles):
-    """Base of tools that have a served model look at a file."""
+    """Base of toolkits whose tools send a file to a served model."""
 
     call_seconds = 120.0
     model: EndpointConfig | None = None
@@ -58,12 +58,12 @@ class MediaToolkit(TaskFiles):
         self._model = model_at(self.model)
 
     async def start(self, task: Task, rng: np.random.Generator) -> None:  # type: ignore[override]
-        """Set the files of the episode, and check the server."""
+        """Set the files of the episode, and check the model's server."""
         await asyncio.to_thread(super().start, task, rng)
         await self._model.check()
 
     async def read(self, path: str, kinds: Sequence[str], what: str) -> tuple[bytes, str]:
-        """Return the bytes of a file of one of these kinds, and its kind."""
+        """Return the bytes of a file and its kind, which must be one of `kinds`; errors call these kinds `what`."""
         file = await self.read_file(path, self.max_bytes)
         kind = kind_of(file.data)
         if file.inner:
@@ -75,7 +75,7 @@ class MediaToolkit(TaskFiles):
         return file.data, kind
 
     async def ask(self, question: Callable[[Endpoint], Coroutine[Any, Any, str]]) -> str:
-        """Return the model's answer, within the budgets."""
+        """Return the model's answer to a question, within the budgets."""
 
         async def work(seconds: float) -> str:
             try:
@@ -89,7 +89,7 @@ class MediaToolkit(TaskFiles):
         return text
 
     async def chat(self, words: str, part: dict[str, Any]) -> str:
-        """Return the model's answer to a question with a file."""
+        """Return the model's answer to a text together with a file."""
         messages = [{"role": "user", "content": [{"type": "text", "text": words}, part]}]
 
         async def question(endpoint: Endpoint) -> str:
@@ -99,7 +99,7 @@ class MediaToolkit(TaskFiles):
 
 
 class ImageToText(MediaToolkit):
-    """Answers questions about images; a subclass says which, by `folder(task)` or `files(task)`."""
+    """Answers questions about images; a subclass defines which, by `folder(task)` or `files(task)`."""
 
     @tool(timeout=DEADLINE)
     async def image2text(self, path: str, question: str = _DESCRIBE) -> str:
@@ -116,7 +116,7 @@ class ImageToText(MediaToolkit):
 
 
 class AudioToText(MediaToolkit):
-    """Writes down what recordings say; a subclass says which, by `folder(task)` or `files(task)`."""
+    """Transcribes recordings; a subclass defines which, by `folder(task)` or `files(task)`."""
 
     call_seconds = 300.0
     max_bytes = 25 * 2**20
@@ -149,7 +149,7 @@ class AudioToText(MediaToolkit):
         return window.view(window.wrapped(await self._transcript(data, kind)), first_line, self.window_tokens)
 
     async def _transcript(self, data: bytes, kind: str) -> str:
-        """Return the transcript, cached by the bytes of the recording, because agents read it in parts."""
+        """Return the transcript. It is cached by the recording's bytes, because agents read it in parts."""
         digest = hashlib.sha256(data).hexdigest()
         if digest in self._transcripts:
             return self._transcripts[digest]

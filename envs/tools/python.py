@@ -1,7 +1,7 @@
-"""The `python` tool: the agent's code runs in a sandbox, and what it prints and comes to is shown.
+"""The `python` tool: a sandbox runs the agent's code, and the agent sees what it prints and the value of its last line.
 
-`Python` keeps one session an episode; with `stateful = False` each call is a program of its own. Code in a Markdown
-fence is taken out of it. Left out: shell commands (`shell`).
+`Python` keeps one session in each episode; with `stateful = False` each call is a separate program. Code inside a
+Markdown fence is taken out of the fence. Left out: shell commands (`shell`).
 """
 
 import re
@@ -24,7 +24,7 @@ _WORDS = {
 
 
 class Python(SandboxedToolkit):
-    """Runs Python. `class Mine(Python): stateful = False` changes a setting."""
+    """Runs Python. A subclass changes settings: `class Mine(Python): stateful = False`."""
 
     keeps_variables = True
     show_last: bool = True
@@ -43,7 +43,7 @@ class Python(SandboxedToolkit):
         return await self.run_code(code)
 
     async def run_code(self, code: str) -> str:
-        """Run code as the tool does; for a subclass whose tool has another name or description."""
+        """Run code as the tool does. For subclasses whose tool has another name or description."""
         code = without_fence(code)
         try:
             size = len(code.encode())
@@ -55,7 +55,7 @@ class Python(SandboxedToolkit):
 
 
 class CodeInterpreter(Python):
-    """The tool of arXiv:2510.11701: another name, a fresh program a call, 30 seconds and 2 GiB."""
+    """The tool of arXiv:2510.11701: another name, a new program in each call, 30 seconds and 2 GiB."""
 
     stateful = False
     limits = Limits(seconds=30.0, memory_bytes=2 * 2**30)
@@ -67,7 +67,7 @@ class CodeInterpreter(Python):
 
 
 def without_fence(code: str) -> str:
-    """Return the content of the first Markdown fence; the code itself if it has none outside of its own strings."""
+    """Return the content of the first Markdown fence, or all of the code if no fence is outside its own strings."""
     match = _FENCE.search(code)
     if match is None or any(code.count(quotes, 0, match.start()) % 2 for quotes in ('"""', "'''")):
         return code

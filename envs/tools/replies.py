@@ -1,4 +1,4 @@
-"""The text of a run for the agent: its output, after the reason if it failed. Short, and always text.
+"""The text that an agent gets of a run: its output, and first the reason if it failed. Short, and always text.
 
 Left out: cutting a tool's reply to `max_result_chars`, which the environment does.
 """
@@ -12,9 +12,9 @@ NOTHING = "(no output)"
 
 
 def reply(result: Result, limits: Limits, seconds: float, *, variables: bool) -> str:
-    """Return stdout, the last expression's value and stderr; raise ToolError if the run failed.
+    """Return stdout, the last expression's value and stderr. Raise ToolError if the run failed.
 
-    `seconds` is the timeout of the run, `variables` says whether later runs see its variables.
+    `seconds` is the timeout of the run; `variables` is true if later runs see the variables of this run.
     """
     texts = (result.stdout, result.value or "", result.stderr)
     output = "\n".join(text.strip("\n") for text in texts if text.strip("\n"))
@@ -30,7 +30,7 @@ def reply(result: Result, limits: Limits, seconds: float, *, variables: bool) ->
 
 
 def how_it_ended(result: Result, limits: Limits, seconds: float) -> str:
-    """Return the reason in a few words; "" if the output shows it: a traceback, or the text of a SystemExit."""
+    """Return in a few words why a run failed; "" if its output shows it: a traceback, or the text of a SystemExit."""
     if result.timed_out or result.limit_hit == "seconds":
         return f"timed out after {seconds:.3g} s"
     if result.oom or result.limit_hit == "memory":

@@ -1,9 +1,9 @@
 """The base of toolkits that run an agent's programs: a sandbox, a session that starts late, budgets, branches.
 
-The sandbox opens when an episode begins, one for all environments of this process; a session starts at the first call,
-so an episode without a call costs nothing. Whatever a program does is told to the agent: `Broken` comes from the
-sandbox, or from settings that it refuses. Left out: what a tool is called and takes (`python`, `shell`), its words
-(`replies`), and where programs run (`envs.sandboxes`).
+The sandbox opens when the first episode begins; all environments of this process share it. A session starts at the
+first call, so an episode without a call costs nothing. Whatever a program does, the agent gets a text about it:
+`Broken` means a fault of the sandbox, or settings that it refuses. Left out: names and arguments of tools (`python`,
+`shell`), the text of replies (`replies`), and where programs run (`envs.sandboxes`).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ START_SECONDS = 60.0
 
 
 def in_sandbox(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
-    """Return these toolkits on a backend, for an environment's `self.toolkits`."""
+    """Return factories of these toolkits with this sandbox, for an environment's `self.toolkits`."""
     SANDBOXES.read(where)
     return tuple(partial(kit, where) for kit in toolkits)
 
@@ -66,7 +66,7 @@ class SandboxedToolkit(BudgetedToolkit):
     """A new object for each episode, by which a session that starts too late is recognized."""
 
     def __init__(self, sandbox: Where = "local") -> None:
-        """`limits` among the options of a place stand in place of the toolkit's; a mapping changes those it names."""
+        """An option `limits` of the sandbox replaces the toolkit's limits; a mapping replaces only those it names."""
         self.backend, self._options = SANDBOXES.read(sandbox)
         if self._options.get("limits") is not None:
             self.limits = self._options["limits"] = Limits.of(self._options["limits"], self.limits)
@@ -76,18 +76,19 @@ class SandboxedToolkit(BudgetedToolkit):
         self._guard = threading.Lock()
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Return the files of the working folder of a new session, by path. It is called when an episode begins."""
+        """Return the files of a new session's working folder, by path. Called when an episode begins."""
         return {}
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Open the sandbox; a session starts with the first call.
 
-        Files are asked for here: what is wrong with them is no reply to an agent, and they may take their time.
+        `files` is called here and not in the first call, because an error in it is no reply to an agent, and it may be
+        slow.
         """
         self._begin(check_files(self.files(task), type(self).__name__, self.limits), BudgetUsage(), None)
 
     def close(self) -> None:
-        """End the session and all that runs in it."""
+        """End the session and all programs that run in it."""
         with self._guard:
             self._episode = object()
             session, self._session = self._session, None
@@ -95,7 +96,7 @@ class SandboxedToolkit(BudgetedToolkit):
             session.close()
 
     def snapshot(self) -> "tuple[Mapping[str, bytes], BudgetUsage, _Branch | None]":
-        """Return files, budgets and, if there is a session, a branch of it."""
+        """Return files, budgets and, if a session has started, a branch of it."""
         if self._session is None:
             return self._files, self.usage, None
         if not self._open_sandbox().capabilities().forks:
@@ -111,9 +112,9 @@ class SandboxedToolkit(BudgetedToolkit):
         self._begin(files, usage, None if branch is None else branch.take())
 
     async def run(self, program: Program, *, show_last: bool = False) -> str:
-        """Run a program within the budgets; return the text for the agent. Runs of a session follow the order of calls.
+        """Run a program within the budgets and return the text for the agent. A session runs one program after another.
 
-        Without a session the calls of one turn run at once, each within what was left when it began.
+        Without a session, the calls of one turn run at the same time; each gets the time that was left when it began.
         """
         async with self._turn if self.stateful else nullcontext():
             seconds = self.admit()
@@ -140,7 +141,7 @@ class SandboxedToolkit(BudgetedToolkit):
         self._open_sandbox()
 
     def _open_sandbox(self) -> Sandbox:
-        """Return the sandbox: the shared one, or another if these limits are wider than the usual ones."""
+        """Return the shared sandbox, or another one if this toolkit's limits are higher than the default limits."""
         if self._sandbox is None:
             options = dict(self._options)
             usual = Limits()
@@ -169,7 +170,7 @@ class SandboxedToolkit(BudgetedToolkit):
 
 
 class _Branch:
-    """A session in a snapshot: its deep copy is a fork, which belongs to the copy until it is taken."""
+    """A session in a snapshot. A deep copy of this object holds a fork of the session, and owns it until `take`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,7 +1,7 @@
 """The tools `search`, `open` and `find` on an index: find documents, read one through a window, look for words in it.
 
-Results are short and numbered: "[3] Title", then the part that fits the query. A number stays that document's for the
-whole episode, and `open` takes it, or a document's id. Left out: the engines (`envs.search`), and pages of the web
+Results are short and numbered: "[3] Title", then the part that fits the query. A document keeps its number for the
+whole episode; `open` takes this number, or the document's id. Left out: the engines (`envs.search`), and web pages
 (`browser`).
 """
 
@@ -32,7 +32,7 @@ _TITLE_CHARS = 120
 
 
 def with_search(search: Where | Index, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
-    """Return these toolkits on an index, for an environment's `self.toolkits`. They share its cached answers."""
+    """Return factories of these toolkits with this index, for an environment's `self.toolkits`. They share a cache."""
     if isinstance(search, str | Mapping):
         INDEXES.read(search)
     elif not isinstance(search, Remembered):
@@ -53,7 +53,7 @@ class _Page:
 
 
 class Search(BudgetedToolkit):
-    """Searches an index. `class Mine(Search): max_calls = 4` changes a setting."""
+    """Searches an index. A subclass changes settings: `class Mine(Search): max_calls = 4`."""
 
     most_results: int = 10
     """Most results of one search, whatever the agent asks for."""
@@ -81,16 +81,16 @@ class Search(BudgetedToolkit):
             self.never_waits()
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Begin without results. The first episode of the process checks the server."""
+        """Begin an episode without results. The first episode of the process checks the server."""
         self.index.check()
         self._begin({}, [], None, BudgetUsage())
 
     def final(self) -> Mapping[str, Any]:
-        """Return the ids of the documents found, in the order of their numbers, and of those opened."""
+        """Return the ids of the documents that were found, in the order of their numbers, and of those opened."""
         return {"search": {"found": list(self._hits), "opened": list(self._opened)}}
 
     def snapshot(self) -> Any:
-        """Return the results, the opened documents, and the budgets."""
+        """Return the results, the opened documents, the open page, and the budgets."""
         return tuple(self._hits.items()), tuple(self._opened), self._page, self.usage
 
     def restore(self, state: Any) -> None:
@@ -159,7 +159,7 @@ class Search(BudgetedToolkit):
         return f"{page.heading}\n{window_text}"
 
     async def run_find(self, pattern: str) -> str:
-        """Return the lines of the open document with a text, numbered."""
+        """Return the numbered lines of the open document that contain a text."""
         if self._page is None:
             raise ToolError("no document is open; open one of the results first")
         self.admit()
@@ -172,7 +172,7 @@ class Search(BudgetedToolkit):
         self._numbers = {id: number for number, id in enumerate(hits, 1)}
 
     async def _within(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Ask the index within the budgets."""
+        """Run a request to the index within the budgets."""
 
         async def ask(seconds: float) -> T:
             try:
@@ -188,7 +188,7 @@ class Search(BudgetedToolkit):
         return await self.within_budget(ask)
 
     async def _read(self, id: str) -> _Page:
-        """Return a document as lines, or the passage that the search has shown if the index cannot return it."""
+        """Return a document as lines. If the index cannot return it, use the passage that the search has shown."""
         hit = self._hits.get(id)
         try:
             document: Document | Hit = await self.index.get(id)
@@ -203,14 +203,14 @@ class Search(BudgetedToolkit):
         return _Page(id, f"{number}{_heading(document)}", tuple(lines))
 
     def _id(self, text: str) -> str:
-        """Return the id of a result's number, or the id itself."""
+        """Return the id of the document with this result number, or the text itself as an id."""
         number = text.strip().strip("[]#")
         if number.isdecimal() and 0 < int(number[:9]) <= len(self._hits):
             return list(self._hits)[int(number) - 1]
         return text.strip()
 
     def _result(self, hit: Hit, words: list[str]) -> str:
-        """Return a result as the agent reads it; a new document gets the next number."""
+        """Return the text of a result for the agent. A new document gets the next number."""
         number = self._numbers.get(hit.id)
         if number is None:
             number = self._numbers[hit.id] = len(self._numbers) + 1

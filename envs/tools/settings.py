@@ -1,7 +1,6 @@
 """Checks of what an author sets: settings when a toolkit's class is made, and files when an episode begins.
 
-A mistake in them must not reach the agent, which could do nothing about it. Left out: limits among the options of a
-backend.
+A mistake in them must not reach the agent, which cannot correct it. Left out: limits that are options of a backend.
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ _ALIKE = 0.8
 
 
 def check_budgets(kit: Any) -> None:
-    """Raise EnvironmentDefect for budgets that no call could keep, and for misspelt settings."""
+    """Raise EnvironmentDefect for budgets that allow no call, and for misspelt settings."""
     calls = kit.max_calls
     counted = isinstance(calls, int) and not isinstance(calls, bool) and calls > 0
     _expect(kit, "max_calls", calls is None or counted, "a whole number above 0, or None for any number of calls")
@@ -37,7 +36,7 @@ def _timed(seconds: Any) -> bool:
 
 
 def check_settings(kit: Any) -> None:
-    """Refuse a class that runs programs, whose settings would fail in every call."""
+    """Raise EnvironmentDefect if a class that runs programs has settings with which every call would fail."""
     for name in ("stateful", "keeps_variables"):
         _expect(kit, name, isinstance(getattr(kit, name), bool), "True or False")
     if not isinstance(kit.limits, Limits):
@@ -56,7 +55,7 @@ def _expect(kit: Any, name: str, fits: bool, expected: str) -> None:
 
 
 def _refuse_misspelt(kit: Any) -> None:
-    """Raise EnvironmentDefect if an attribute of the class is named almost like a setting."""
+    """Raise EnvironmentDefect if the class has an attribute whose name is almost the name of a setting."""
     bases = [base for base in kit.__mro__[1:] if base.__module__.startswith("palaestra.")]
     setting_names = sorted({name for base in bases for name in vars(base).get("__annotations__", ()) if name[0] != "_"})
     for name, value in vars(kit).items():

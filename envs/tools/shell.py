@@ -1,8 +1,8 @@
 """The `shell` tool: commands in the session's working folder.
 
-A Python program of the agent's can start the same shell, so the tool asks for no special place, but for walls: a
-sandbox that does not truly keep files, network and processes apart is refused (`require`), whatever its name. One that
-knows no commands ends the episode BROKEN and says so.
+A Python program of an agent can start the same shell, so this tool needs no special sandbox, but true isolation: a
+sandbox that does not separate files, network and processes is refused (`require`). If a sandbox cannot run commands,
+the episode ends BROKEN with this reason.
 """
 
 from palaestra.envs.core.tool import tool
@@ -11,7 +11,7 @@ from palaestra.errors import ToolError
 
 
 class Shell(SandboxedToolkit):
-    """Runs shell commands; files stay from call to call, variables and the current folder do not."""
+    """Runs shell commands. The next call sees the files, but not the variables or the current folder."""
 
     require = ("files", "network", "processes")
     interpreter: tuple[str, ...] = ("/bin/sh", "-c")

@@ -1,7 +1,7 @@
 """The base of toolkits that read a task's files (`file_reader`, `media`): files, budgets, branches.
 
-Files of a task are in memory (`files`) or below a real folder (`folder`); a subclass says which. Left out: what is
-read in them.
+A subclass defines the files: in memory (`files`) or below a real folder (`folder`). Left out: how their content is
+read.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ class TaskFiles(BudgetedToolkit):
     _place: EpisodeFiles = EpisodeFiles()
 
     def folder(self, task: Task) -> Path | str | None:
-        """Return a folder whose files may be read, and nothing outside of it; None for none."""
+        """Return a folder; only files below it may be read. None means that there is no folder."""
         return None
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Return files that may be read, by path."""
+        """Return the files in memory that may be read, by path."""
         return {}
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
@@ -39,7 +39,7 @@ class TaskFiles(BudgetedToolkit):
         self.restore((EpisodeFiles(dict(files), None if folder is None else Path(folder).resolve()), BudgetUsage()))
 
     async def read_file(self, path: str, max_bytes: int) -> ResolvedFile:
-        """Return a file of the episode."""
+        """Return a file of the episode. Raise ToolError if it cannot be read."""
         try:
             return await asyncio.to_thread(self._place.read, path, max_bytes)
         except OSError as error:  # An error of the folder itself; a wrong path of an agent raises ToolError.

@@ -1,6 +1,6 @@
 """A served model for tools, shared by all episodes of a process, so that they share its rate limits and connections.
 
-Episodes run on many event loops, and an endpoint works on one, so it has a loop of its own. Left out: the questions.
+Episodes run on many event loops, but an endpoint works on only one, so it has its own loop. Left out: the questions.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ class ToolModel:
         close_at_exit(self)
 
     async def ask(self, question: Callable[[Endpoint], Coroutine[Any, Any, T]], seconds: float) -> T:
-        """Return the answer of the endpoint. Raise TimeoutError after `seconds`, Broken if it cannot answer.
+        """Return the answer of the endpoint. Raise TimeoutError after `seconds`, Broken if the endpoint cannot answer.
 
-        Settings that the endpoint refuses raise Broken too: `check` accepted them, and no agent chose them.
+        If the endpoint refuses the settings, this is Broken too: `check` accepted them, and no agent chose them.
         """
         try:
             work = asyncio.wait_for(question(self._endpoint), seconds)
@@ -40,11 +40,11 @@ class ToolModel:
 
     @property
     def trouble(self) -> str:
-        """Return why the last request failed; empty if it succeeded."""
+        """Return why the last request failed; "" if it succeeded."""
         return self._endpoint.trouble
 
     async def check(self) -> None:
-        """Raise UsageError if the server cannot be reached or refuses the key. After one success it does nothing."""
+        """Raise UsageError if the server cannot be reached or refuses the key. After one success, do nothing."""
         if not self._checked:
             seconds = self.config.connect_timeout + 2 * _GRACE_SECONDS
             await self._loop.outcome(self._endpoint.check(), seconds, blocking=False)
@@ -55,7 +55,7 @@ class ToolModel:
         self._loop.close(self._endpoint.aclose())
 
     def forget(self) -> None:
-        """Make a new loop and endpoint in a forked child process: the old loop belongs to the parent."""
+        """Make a new loop and endpoint in a forked child process, because the old loop belongs to the parent."""
         self._begin()
 
     def _begin(self) -> None:
@@ -64,5 +64,5 @@ class ToolModel:
 
 @cache
 def model_at(config: EndpointConfig) -> ToolModel:
-    """Return the model of this configuration, one for each process."""
+    """Return the model of this configuration; each process has one."""
     return ToolModel(config)

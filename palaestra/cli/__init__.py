@@ -1,7 +1,7 @@
-"""The command line: `palaestra COMMAND`. A command is a module with `run(arguments)`, imported when it is called.
+"""The command line: `palaestra COMMAND`. Each command is a module with `run(arguments)`, imported when it is called.
 
-Here is what all commands share: how an error, Ctrl-C, a closed pipe, a full disk and a terminal that lacks a letter
-end in a sentence. Left out: what a command does.
+This module does what all commands need: after an error, Ctrl-C, a closed pipe or a full disk a command ends without a
+traceback, and characters that the terminal lacks are escaped. Left out: what a command does.
 """
 
 import errno
@@ -87,7 +87,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 1 a check failed, 2 a wrong request, 130 interrupted."""
+    """Run one command and return the exit status: 0 done, 1 a check failed, 2 a wrong request, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     _replace_unknown_letters()
     try:
@@ -144,7 +144,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def usage(command: str, groups: Mapping[str, Mapping[str, str]], more: str = "") -> str:
-    """Return the help of a command that is followed by an entry of one of these groups, as wide as the terminal."""
+    """Return the help of a command whose next word is the name of an entry in these groups, as wide as the terminal."""
     columns = shutil.get_terminal_size().columns
     widest = max(len(name) for entries in groups.values() for name in entries)
     indent = " " * (widest + 4)

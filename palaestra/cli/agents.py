@@ -1,7 +1,8 @@
-"""How commands open an agent: the options they share, and what stands behind each of them.
+"""Open the agent that the options of a command name.
 
-A model is the environment's own script, a person at the keyboard, a served model behind `--base-url`, or a folder or
-hub name that is loaded here. A command puts `AgentOptions` flat into its own options and plays inside `open_agent`.
+The agent is the environment's own script, a person at the keyboard, a model of the server at `--base-url`, or a model
+that is loaded into this process from a folder or hub name. A command includes `AgentOptions` in its own options,
+without a prefix, and plays inside `open_agent`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,7 @@ class GuardOptions:
     """The reward model's name at --guard-url."""
 
     def open_guard(self) -> "Guard | None":
-        """Open the guard; None without a URL. Raise a UsageError if it cannot be reached."""
+        """Open the guard and return it; None without a URL. Raise a UsageError if it cannot be reached."""
         from palaestra.judging.guard import Guard
 
         if self.guard_url is None:
@@ -90,9 +91,10 @@ class AgentOptions(GuardOptions, RequestLimits):
 def open_agent(
     options: AgentOptions, env_id: str, *, slots: int, seed: int, environment: Mapping[str, Any] | None = None
 ) -> Iterator["Agent"]:
-    """Open the agent that the options name, and close it at the end. `agent_cost` returns its cost afterwards too.
+    """Open the agent that the options name, and close it at the end. `agent_cost` returns its cost even after that.
 
-    `environment` holds the environment's options: an agent without a chat template writes the format that it reads.
+    `environment` holds the environment's options: an agent without a chat template writes calls in the format that the
+    environment reads.
     """
     format = formats.DEFAULT if loads_here(options) else format_read(env_id, environment or {})
     agent = _opened(options, format, env_id, slots, seed)
@@ -103,7 +105,7 @@ def open_agent(
 
 
 def read_as(env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any) -> dict[str, Any]:
-    """Return an environment's options for a model that is loaded here: its calls are read in the model's format."""
+    """Return an environment's options for a model in this process: it then reads calls in the model's format."""
     from palaestra.agents.dialect import pinned
     from palaestra.trainers.run.saved_config import trained_format
 
@@ -119,7 +121,9 @@ def loads_here(options: AgentOptions) -> bool:
 
 
 def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int, int]:
-    """Return the maximum tokens of a turn and a row: given, else as in the run that trained the model, else large."""
+    """Return the maximum tokens of a turn and of a row. A limit that is None is taken from the run that trained the
+    model; without such a run, it is a large default.
+    """
     from palaestra.trainers.config.grpo_config import GRPOConfig
     from palaestra.trainers.run.saved_config import read_config
 
@@ -136,7 +140,7 @@ def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int
 
 
 def agent_cost(agent: "Agent") -> dict[str, Any] | None:
-    """Return requests, tokens and cost of an agent behind an endpoint; None for any other."""
+    """Return the requests, tokens and cost of an agent behind an endpoint; None for any other agent."""
     from dataclasses import asdict
 
     from palaestra.agents import EndpointPolicy
@@ -186,7 +190,7 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
 
 
 def _script(env_id: str) -> "Demonstrator | dict[str, Demonstrator]":
-    """Return the environment's own script, which plays by default."""
+    """Return the demonstrator of the environment, which is the default agent."""
     try:
         return demonstrators(env_id)
     except UnknownId:

@@ -1,4 +1,4 @@
-"""`palaestra analyse RUN...`: runs and files of episodes in figures, side by side, as a table, a plot or JSON."""
+"""`palaestra analyse RUN...`: compare the figures of runs and files of episodes in a table, a plot or JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class AnalyseOptions(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the tables and draw the plot."""
+    """Print the tables, and draw the plot if one is named."""
     options = tyro.cli(AnalyseOptions, args=list(arguments), prog="palaestra analyse")
     if not options.paths:
         raise UsageError("name runs' folders, or files of episodes: palaestra analyse RUN")
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def show(analysis: "Analysis", console: Console, image: Path | None = None) -> None:
-    """Print an analysis and draw its curves."""
+    """Print an analysis; if `image` is given, draw its curves into that file."""
     for printed in tables(analysis, console.width):
         console.print(printed)
     if any(source.steps for group in analysis.groups for source in group.sources):

@@ -1,4 +1,4 @@
-"""The parts of `palaestra play`'s commands that need no episode: a file, a number, tools, tokens.
+"""Helpers for the commands of `palaestra play` that need no episode: read a file or a number, show tools and tokens.
 
 Left out: the commands themselves (`desk`).
 """
@@ -48,7 +48,7 @@ def described(tools: Tools) -> Iterator[tuple[str, str]]:
 
 
 def number_in(text: str, command: str) -> int | None:
-    """Return the number after a command, or None without one."""
+    """Return the number after a command; None if there is none."""
     if not text:
         return None
     if not text.isdecimal():

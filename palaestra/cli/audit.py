@@ -1,4 +1,4 @@
-"""`palaestra audit RUN`: what must be true of a run's records, checked one by one."""
+"""`palaestra audit RUN`: check, record by record, what must be true of the records of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class AuditOptions(AllowsCode):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print a row a check; 1 when something is wrong, or a line is no record."""
+    """Print a row for each check. Return 1 if a check found something wrong or a line is not a record."""
     return run_reported(AuditOptions, "audit", arguments, _audit)
 
 
@@ -66,14 +66,14 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
 
 
 def _said(ledger: "Ledger") -> str:
-    """Return the figures in one line of text."""
+    """Return the figures of the audit as one line of text."""
     return ", ".join(
         f"{name} {value:.3g}" if value % 1 else f"{name} {value:,.0f}" for name, value in ledger.figures.items()
     )
 
 
 def _reward_anew(record: Record) -> float | None:
-    """Return the reward that the record's environment computes again; None for games, and if it cannot be opened."""
+    """Return the reward that the record's environment computes again; None for games, and after an error."""
     from palaestra.envs.records.rescore import rescore
 
     scorer = _scorer(record.env_id)

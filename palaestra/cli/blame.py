@@ -1,7 +1,7 @@
-"""What an author's code raised while a command ran, in one sentence: where, what, and on which task.
+"""Report an error of an author's code in one sentence: its line, what it says, and the task.
 
-A traceback through our own frames tells an author nothing. Left out: what palaestra itself did wrong; that keeps its
-traceback.
+A traceback through palaestra's own frames tells an author nothing. Left out: errors of palaestra itself, which keep
+their traceback.
 """
 
 import traceback
@@ -17,7 +17,7 @@ _SHOWN = 60
 
 @contextmanager
 def blaming(place: str = "") -> Iterator[None]:
-    """Make an EnvironmentDefect of what an author's code raises; `place` says of which episode, where that is known."""
+    """Raise an EnvironmentDefect in place of an error of an author's code. `place` names the episode; "" if unknown."""
     try:
         yield
     except EnvironmentDefect as error:
@@ -37,7 +37,7 @@ def blaming(place: str = "") -> Iterator[None]:
 
 
 def _task(error: Exception) -> str:
-    """The task whose attempt was looked at; empty where none was."""
+    """Return a text that names the task of the attempt in the traceback; "" if there is no attempt."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         attempt = frame.f_locals.get("attempt")
         if isinstance(attempt, Attempt):

@@ -1,4 +1,4 @@
-"""`palaestra check ID`: does an environment keep the contract?"""
+"""`palaestra check ID`: test whether an environment keeps the contract."""
 
 import textwrap
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class CheckOptions(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print what was found; 1 when something failed."""
+    """Print the findings. Return 1 if a check failed."""
     return run_reported(CheckOptions, "check", arguments, _check)
 
 
@@ -73,7 +73,7 @@ def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
 
 
 def _show(outcome: str, text: str, console: Console) -> None:
-    """A line of what was found, indented where it goes on."""
+    """Print one finding, with its further lines indented."""
     from palaestra.envs.core.transcript import visible
 
     lines = textwrap.wrap(visible(text), max(20, console.width - INDENT), drop_whitespace=True)

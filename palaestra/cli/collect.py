@@ -1,8 +1,8 @@
 """`palaestra collect ID --out FILE.jsonl`: a teacher plays, and its best episodes are kept for `palaestra sft`.
 
-    play  ->  FILE.played.jsonl, an episode a line as it ends  ->  selection  ->  FILE.jsonl, whole or not at all
+    play  ->  FILE.played.jsonl, one line when an episode ends  ->  selection  ->  FILE.jsonl, whole or not at all
 
-Left out: playing (`rollouts`), and the rules of the selection (`trainers.selection`).
+Left out: playing (`rollouts`), and the rules of the selection (`trainers.data.selection`).
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class CollectOptions(RolloutOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Play what is missing, choose, say what became of each episode; 1 where nothing was kept."""
+    """Play the missing episodes, select the best, and print the counts. Return 1 if no episode was kept."""
     options = tyro.cli(CollectOptions, args=list(arguments), prog="palaestra collect")
     score = _score(options.score or "reward")
     stitching = Stitching(options.stitch, resolve(options.env_id)) if options.stitch is not None else None
@@ -93,7 +93,7 @@ def _count_by_key(counts: SelectionCounts) -> dict[str, int]:
 
 
 def _score(name: str) -> Score:
-    """Return the score of that name, or the user's function of an Episode."""
+    """Return the built-in score of that name, or one that calls the user's function `module:name`."""
     if name in SCORES:
         return SCORES[name]
     if ":" not in name:

@@ -1,8 +1,8 @@
 """`palaestra curate ID --model M -k 8 --out FILE.json`: a model plays tasks, and those that fit it are kept.
 
-    play  ->  FILE.played.jsonl, an episode a line as it ends  ->  pass rates  ->  FILE.json, for `train --curated`
+    play  ->  FILE.played.jsonl, one line when an episode ends  ->  pass rates  ->  FILE.json, for `train --curated`
 
-Left out: playing (`rollouts`), and the rules (`trainers.curation`).
+Left out: playing (`rollouts`), and the rules (`trainers.data.curation`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class CurateOptions(RolloutOptions):
             raise UsageError("temperature is 0; a model that plays greedily passes a task always or never")
 
     def histogram(self, env_id: str) -> Mapping[str, float] | None:
-        """The target, from numbers or from a file of the same environment."""
+        """Return the target, from its numbers or from a curated file of the same environment; None without one."""
         if len(self.target) == 1 and "=" not in self.target[0]:
             other = Curated.read(self.target[0])
             other.check_env(env_id, self.target[0])
@@ -56,7 +56,7 @@ class CurateOptions(RolloutOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Play what is missing, rate, keep; 1 where no task is solved now and then."""
+    """Play the missing episodes, compute pass rates, and keep the tasks that fit. Return 1 if no task was kept."""
     options = tyro.cli(CurateOptions, args=list(arguments), prog="palaestra curate")
     target = options.histogram(resolve(options.env_id))
     return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))

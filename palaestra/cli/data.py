@@ -1,8 +1,8 @@
-"""`palaestra data FILE`: a file of tasks as an environment would get it, or the rows that are wrong.
+"""`palaestra data FILE`: show a file of tasks as an environment would read it, or the rows that are wrong.
 
-With `--env` the environment reads the file itself, which may know the columns of its makers, and its first tasks are
-opened there: every tool is called once with stand-in arguments and an empty answer is given, to see whether the
-environment asks for a column that the file lacks. Left out: playing well, which needs an agent, and changing the file.
+With `--env` that environment reads the file, since it may know other columns. Then its first tasks are opened: each
+tool is called once with made-up arguments, and an empty answer is given. This shows whether the environment needs a
+column that the file lacks. Left out: playing well, which needs an agent, and changing the file.
 """
 
 import json
@@ -56,7 +56,7 @@ class DataOptions(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show the file; 1 when rows are wrong or the environment misses something."""
+    """Print the file. Return 1 if rows are wrong or the environment needs something that the file lacks."""
     return run_reported(DataOptions, "data", arguments, _look)
 
 
@@ -86,7 +86,9 @@ def _look(options: DataOptions, figures: dict[str, Any]) -> int:
 
 
 def _read_by(env_id: str, path: str, others: Mapping[str, Any]) -> TaskFile:
-    """The file with the tasks that the environment makes of it; a TaskFileError names the rows that it refuses."""
+    """Return the file with the tasks that the environment makes of it. Raise a TaskFileError that names the rows that
+    the environment refuses.
+    """
     tasks_by_split: dict[str, Sequence[Task]] = {}
     refused: dict[str, TaskFileError] = {}
     empty: list[UsageError] = []
@@ -143,13 +145,13 @@ def _show(file: TaskFile, figures: dict[str, Any]) -> None:
 
 
 def _line(name: str, text: str) -> None:
-    """One fact, its further lines indented, with nothing in it that a terminal would obey."""
+    """Print one fact, with its further lines indented and without control characters."""
     text = visible(text if len(text) <= SHOWN else f"{text[:SHOWN]} [... {len(text):,} characters in all]")
     print(f"  {name:<{MARGIN - 2}}" + text.replace("\n", "\n" + " " * MARGIN))
 
 
 def _source(file: TaskFile, part: str, source: str, count: int) -> str:
-    """Where a part comes from, in words; the count only where it differs from row to row."""
+    """Return in words where a part of the tasks comes from, with the number of rows if it is not from there in all."""
     if part == "split" and not file.labelled:
         description = "all rows say train: " if source else "no column: "
         description += "about one prompt in five is held out, by its hash"
@@ -162,7 +164,7 @@ def _source(file: TaskFile, part: str, source: str, count: int) -> str:
 
 
 def _data_columns(file: TaskFile) -> list[str]:
-    """The columns that are in `Task.data`, with the share of rows where they are not in all."""
+    """Return the columns in `Task.data`; a column that some rows lack comes with the share of rows that have it."""
     counts = Counter(name for task in file.tasks for name in task.data)
     every = len(file.tasks)
     return [name if count == every else f"{name} (in {count / every:.0%})" for name, count in counts.items()]
@@ -199,7 +201,7 @@ def _remarks(file: TaskFile) -> Iterator[str]:
 
 
 class _MissingKeyRecorder(dict[str, Any]):
-    """A task's data that remembers what was looked for in vain."""
+    """A task's data that records the keys that were read and are missing."""
 
     def __init__(self, data: Mapping[str, Any], missing: set[str]) -> None:
         super().__init__(data)
@@ -211,7 +213,7 @@ class _MissingKeyRecorder(dict[str, Any]):
 
 
 def _missed(file: TaskFile, env_id: str, others: Mapping[str, Any]) -> Iterator[str]:
-    """What the environment did not find in the first tasks of a split, in words."""
+    """Yield in words what the environment does not find in the first tasks of a split, and other errors on them."""
     split = "train" if "train" in file.splits else "eval"
     tasks = [task for task, where in zip(file.tasks, file.splits, strict=True) if where == split][:PROBED]
     machine = _open(env_id, file.path, split, others)
@@ -242,7 +244,7 @@ def _open(env_id: str, path: str, split: str, others: Mapping[str, Any]) -> Mach
 
 
 def _probe(machine: Machine, index: int, task: Task) -> Iterator[str]:
-    """Open a task, call every tool once, answer nothing; what went wrong, in words."""
+    """Open a task, call each tool once and give an empty answer. Yield in words what goes wrong."""
     spec, called = machine.spec, set[str]()
     render = formats.get(spec.author.format).render
     try:
@@ -267,7 +269,7 @@ def _probe(machine: Machine, index: int, task: Task) -> Iterator[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the log of tools that fail: their failures are what is looked for."""
+    """Hide the warnings in the log about tools that fail: this module reports the failures itself."""
     log = logging.getLogger("palaestra.envs")
     level = log.level
     log.setLevel(logging.ERROR)

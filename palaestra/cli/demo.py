@@ -1,7 +1,7 @@
-"""`palaestra demo`: the whole path in two minutes. A tiny agent learns to use its tool instead of guessing.
+"""`palaestra demo`: a whole training in two minutes. A tiny agent learns to use its tool instead of guessing.
 
-It is raised on demonstrations of a bad habit (the tool is used in three episodes of ten), trained by GRPO with real
-tool calls, and held against two controls that start from the same weights.
+First it imitates demonstrations with a bad habit (they use the tool in three episodes of ten). Then GRPO trains it with
+real tool calls, and it is compared with two controls that start from the same weights.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ _EXPLANATION = (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Raise, measure, train beside the controls, measure again, show."""
+    """Train the tiny agent by imitation, then by GRPO beside the controls, and show the success before and after."""
     options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT)
     config = options.config
     if options.resume is not None:
@@ -130,11 +130,11 @@ def _show(
 
 
 def _guessed(episodes: Sequence[Episode]) -> Episode:
-    """An episode that guessed wrong, where there is one."""
+    """Return an episode that guessed wrong, without a call; if there is none, the first episode."""
     return next((e for e in episodes if not e.attempt.calls and not e.parts.get("success")), episodes[0])
 
 
 def _same_task(episodes: Sequence[Episode], other: Episode) -> Episode:
-    """The episode of the same task, else one that used its tool."""
+    """Return the episode of the same task as `other`; if there is none, one that used its tool, or else the first."""
     worked = [e for e in episodes if any(call.status is Status.OK for call in e.attempt.calls)]
     return next((e for e in episodes if e.start.key[:2] == other.start.key[:2]), (worked or list(episodes))[0])

@@ -54,8 +54,8 @@ class PlayConsole:
     def __init__(
         self, hand: ByHand, console: Console, model: str | None, typed: bool, guard: Guard | None = None
     ) -> None:
-        """`typed` turns are on the terminal already; others are printed. /tokens shows the tokens of `model`. A
-        `guard` reads each turn first, and holds back one with too low a score until /send."""
+        """`typed`: turns come from a terminal, which shows them already; otherwise they are printed. /tokens shows
+        the tokens of `model`. A `guard` scores each turn first, and holds a turn with a low score back until /send."""
         self.hand, self.console, self.model, self.typed = hand, console, model, typed
         self.broken = False
         self._guard, self._held = guard, ""
@@ -72,7 +72,7 @@ class PlayConsole:
             self._say(f"tools: {', '.join(self._tools())}", style="dim")
 
     def load(self, path: Path, number: int) -> None:
-        """Load the end of a recorded episode; for a game, with the other seats from the file."""
+        """Load an episode of a file, as it ended, and show it; in a game with its other seats. `number` begins at 1."""
         gathering, description, env_id = GameCollector(), f"episode {number} of {path}", self.hand.env_id
         for place, record in enumerate(read(path), start=1):
             if place == number and record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
@@ -87,7 +87,7 @@ class PlayConsole:
         raise UsageError(f"{description} does not exist, or the file lacks other seats of its game")
 
     def take(self, text: str) -> bool:
-        """Process one line of input. Return False if it was the last."""
+        """Process one turn or command. Return False if it was the command to quit."""
         if not text.startswith("/"):
             self._turn(text, echo=not self.typed)
             return True
@@ -265,7 +265,7 @@ class PlayConsole:
             self._say(f"because\n{indent(visible(explanation), '  ')}")
 
     def _source(self, kind: type, name: str) -> None:
-        """Print the source lines that computed the reward."""
+        """Print the source code of the method that computed the reward."""
         method = getattr(kind, name)
         if not inspect.isfunction(method):  # A declared object describes itself.
             self._say(f"by {method!r}", style="dim")

@@ -1,4 +1,4 @@
-"""Showing a long stage on standard error, as a live panel on a terminal and as plain lines elsewhere; and tables."""
+"""Show the progress of a long stage on standard error: live on a terminal, as plain lines elsewhere. Make tables."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -34,21 +34,21 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class _Pace:
-    """How far a stage was when it was first seen, and what has been shown of it."""
+    """The step and time at which a stage was first seen, and the last step that was printed."""
 
     first: int
     began: float
     last_shown: int = 0
 
     def left(self, progress: "Progress") -> float | None:
-        """Return the estimated seconds to the end of the stage."""
+        """Return the estimated seconds to the end of the stage; None before its first step."""
         steps = progress.step - self.first
         return (time.perf_counter() - self.began) / steps * (progress.total - progress.step) if steps > 0 else None
 
 
 @contextmanager
 def display() -> "Iterator[OnProgress]":
-    """Show the progress that is reported within the block."""
+    """Yield a function that shows the progress that it is called with."""
     console, paces, last_note = Console(stderr=True), dict[str, _Pace](), ""
 
     def show(progress: "Progress") -> None:
@@ -78,7 +78,7 @@ def display() -> "Iterator[OnProgress]":
 
 
 def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
-    """The pace of a stage, counted from what was seen: a run that goes on did steps in another process."""
+    """Return the pace of a stage since this process first saw it: a resumed run did earlier steps in another one."""
     pace = paces.get(progress.stage)
     if pace is None or progress.step <= pace.first:  # A stage that comes again begins anew.
         step_seconds = progress.metrics.get("step_time")
@@ -100,7 +100,7 @@ def _line(progress: "Progress", left: float | None) -> str:
 
 
 def _until(seconds: float) -> str:
-    """Return the remaining time and the time of the end, as text."""
+    """Return as text how long the stage still takes, and the time of day at which it ends."""
     if seconds < 100:
         text = f"{seconds:.0f} s"
     else:
@@ -116,7 +116,7 @@ def note(text: str) -> None:
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:
-    """Print text without markup and highlighting, not folded outside a terminal, its control characters spelled out."""
+    """Print text without markup, highlighting or added line breaks, and with control characters made visible."""
     from palaestra.envs.core.transcript import visible
 
     console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
@@ -128,7 +128,7 @@ def table(
     columns: tuple[str, ...],
     justify: Literal["left", "right"] = "right",
 ) -> Table:
-    """Return a small table with a name and its figures in each row; texts should be justified left."""
+    """Return a small table. Each row has a name and its figures; use "left" for columns of text."""
     result = Table(title=title or None, title_justify="left")
     result.add_column("", overflow="fold")
     for column in columns:

@@ -1,7 +1,7 @@
-"""`palaestra doctor`: what works on this machine; `palaestra doctor MODEL`: what works with this model.
+"""`palaestra doctor`: report what works on this machine; `palaestra doctor MODEL`: report what works with this model.
 
-Everything only looks: nothing is installed, written or loaded. A check is a function that yields findings; `CHECKS`
-has those of the machine. Left out: repairing, which the remedies tell how to do.
+The checks only look: they install nothing, write nothing and load no model. A check is a function that yields findings;
+`CHECKS` lists the checks of the machine. Left out: repairs, which the findings describe as remedies.
 """
 
 import json
@@ -34,7 +34,7 @@ Check = Callable[[], Iterable[DoctorFinding]]
 
 @dataclass(frozen=True)
 class InChild:
-    """A check in a process of its own, for a driver or a daemon may hang it or crash it."""
+    """A check that runs in its own process, because a driver or a daemon may hang or crash it."""
 
     check: Check
     timeout: float
@@ -73,7 +73,7 @@ CHECKS: tuple[tuple[str, Check, bool], ...] = (
 
 
 def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFinding]:
-    """Run a check. Its failure is a finding too, so that the other checks are still made."""
+    """Run a check and return its findings. If it fails, the failure is a finding, and the other checks still run."""
     findings: list[DoctorFinding] = []
     try:
         findings.extend(check())
@@ -97,7 +97,7 @@ class DoctorOptions(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the findings; 1 when the basic path, or training this model, does not work."""
+    """Print the findings. Return 1 if the basic path, or training this model, does not work."""
     options, remaining = tyro.cli(
         DoctorOptions, args=list(arguments), prog="palaestra doctor", return_unknown_args=True
     )
@@ -129,7 +129,7 @@ def _examine(options: DoctorOptions, config: GRPOConfig | None, figures: dict[st
 
 
 def described_run(options: DoctorOptions, arguments: Sequence[str]) -> GRPOConfig | None:
-    """Return the run that the options describe, as `palaestra train` understands it; None where they describe none."""
+    """Return the config of the run that the options describe, as `palaestra train` reads them; None without a run."""
     if options.model is None and (arguments or options.gpu):
         raise UsageError(f"{[*arguments, '--gpu'][0]!r} describes a run: name its model first, palaestra doctor MODEL")
     if options.gpu is not None and options.gpu <= 0:

@@ -1,4 +1,4 @@
-"""Episode files on the command line: what is said of lines that are no episodes, and games with all of their seats."""
+"""Read episode files for commands: report lines that are not episodes, and bring the seats of a game together."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 class GameReader(reading.RecordReader):
-    """Records one after another; whatever is wrong with a file is shown."""
+    """Reader of the records of several files. It prints which lines are not records."""
 
     def __init__(self, paths: Sequence[Path], console: Console) -> None:
         super().__init__(paths, partial(show_line, console))
         self.alone = 0
 
     def whole(self) -> "Iterator[list[Placed]]":
-        """Each episode, and the episodes of all seats of a game together; `alone` counts those that lack others."""
+        """Yield each episode of one seat as a list of one, and each game as the list of all its seats' episodes.
+
+        At the end `alone` is the number of episodes whose game lacks another seat; they are not yielded.
+        """
         from palaestra.envs.records.gathering import GameCollector
 
         gathering, loaded_ids = GameCollector(), set[str]()

@@ -1,8 +1,8 @@
-"""`palaestra eval ID --model FOLDER`: how good is an agent on tasks it was not trained on?
+"""`palaestra eval ID --model FOLDER`: measure how good an agent is on tasks that it was not trained on.
 
-With `--greedy` also without chance in it, and with `--against` how much better than another agent on the same tasks.
-Left out: the figures (`trainers.statistics`), and top-p, which some papers evaluate with: what is measured here is the
-distribution that is trained.
+`--greedy` measures the agent once more without random sampling. `--against` measures how much better it is than another
+agent on the same tasks. Left out: the statistics (`trainers.evaluation.statistics`), and top-p, which some papers use:
+palaestra measures the distribution that it trains.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ class EvalOptions(EpisodeOptions):
 
 @dataclass(frozen=True, slots=True)
 class EvalArena:
-    """An arena, and who plays in it."""
+    """An arena and the agent that plays in it."""
 
     agent: "Agent"
     arena: Arena
@@ -89,7 +89,7 @@ class EvalArena:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the figures; 1 where no episode could be scored."""
+    """Print the figures. Return 1 if a column of the table has no scored episode."""
     return run_reported(EvalOptions, "eval", arguments, _evaluate)
 
 
@@ -128,7 +128,7 @@ def _evaluate(options: EvalOptions, figures: dict[str, Any]) -> int:
 
 @contextmanager
 def open_agent(name: str, options: EvalOptions, env_id: str) -> "Iterator[Agent]":
-    """Open the agent of that name, and close it at the end."""
+    """Open the agent that is called `name` in the options, and close it at the end."""
     chosen = options.agent
     if name != chosen.model:
         here = name == DEMONSTRATOR or Path(name).is_dir()
@@ -140,7 +140,7 @@ def open_agent(name: str, options: EvalOptions, env_id: str) -> "Iterator[Agent]
 
 @contextmanager
 def open_arena(name: str, agent: "Agent", options: EvalOptions, env_id: str) -> Iterator[EvalArena]:
-    """Open the arena in which the agent of that name plays, and close everything at the end."""
+    """Open the arena in which `agent` plays. At the end, close the arena and the agent of the other seats."""
     agent_options = _options_for(name, agent, env_id, options.environment)
     # The seats of a game each take a place.
     slots = options.slots if is_game(env_id) else min(options.slots, options.tasks * options.samples)
@@ -247,5 +247,5 @@ def _add_both(measured: "Measured", way: str, both: "Attempts") -> None:
 
 
 def _require_writable(episode: Episode) -> None:
-    """Raise an error with the first episode whose task data cannot be written, not after the last one."""
+    """Raise an error if the task data of an episode cannot be written: at its ending, not after all episodes."""
     to_line(Record("", replace(episode, rows=())))

@@ -39,14 +39,14 @@ def reason(error: BaseException) -> str:
 
 
 def show(findings: Sequence[DoctorFinding], stream: TextIO | None = None) -> None:
-    """Print a line for each finding, folded only for a terminal or where COLUMNS is set."""
+    """Print a line for each finding. Long lines are folded only on a terminal or if COLUMNS is set."""
     for finding in findings:
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
         say(f"{finding.state:<{_INDENT}}{finding.about}: {finding.text}{remedy}", stream, indent=_INDENT)
 
 
 def say(line: str, stream: TextIO | None = None, indent: int = 0) -> None:
-    """Print one line so that it fits the terminal and holds no control characters."""
+    """Print one line, folded to the width of the terminal and with control characters escaped."""
     text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     # Without a terminal a finding stays on its line, so that it can be searched for; 0 when COLUMNS does not say.
     width = shutil.get_terminal_size((0, 0)).columns

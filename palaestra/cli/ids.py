@@ -1,6 +1,6 @@
-"""Environment ids as people type them: an id, a short name of the suite, or `module:id` for one of their own.
+"""Resolve environment ids as people type them: an id, a short name of the suite, or `module:id` for their own.
 
-What a file names is not what somebody types: its module is imported where `--allow-code` names it, and nowhere else.
+An id in a file was not typed by the user, so its module is imported only if `--allow-code` names it.
 """
 
 import os
@@ -19,7 +19,7 @@ from palaestra.registry import games, import_author, registered
 
 @dataclass(frozen=True, kw_only=True)
 class AllowsCode(Reported):
-    """The option of every command that reads which environment a file was played in."""
+    """The options of every command that takes an environment's id from a file."""
 
     allow_code: tuple[str, ...] = ()
     """Modules to import first, which register environments of your own; no module that a file names is imported
@@ -27,13 +27,13 @@ class AllowsCode(Reported):
 
 
 def search_current_folder() -> None:
-    """Let modules that are named on the command line be imported from the current folder first."""
+    """Make Python look for modules in the current folder first, where users have modules that they name."""
     if "" not in sys.path:
         sys.path.insert(0, "")
 
 
 def import_allowed(modules: Iterable[str]) -> None:
-    """Import the modules that a command line names, looked for in the current folder first."""
+    """Import the modules that a command line names. The current folder is searched first."""
     if modules:
         search_current_folder()
     for module in modules:
@@ -41,14 +41,14 @@ def import_allowed(modules: Iterable[str]) -> None:
 
 
 def short_names() -> dict[str, str]:
-    """What the suite's environments may be called on the command line: `two-hop` for `palaestra/TwoHop-v0`."""
+    """Return the ids of the suite by their short names on the command line: `two-hop` for `palaestra/TwoHop-v0`."""
     suite = [env_id for env_id in (*registered(), *games()) if env_id.startswith("palaestra/")]
     names = {env_id: env_id.split("/")[-1].rpartition("-v")[0].replace("_", "-") for env_id in suite}
     return {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): env_id for env_id, name in names.items()}
 
 
 def resolve_all(text: str) -> str:
-    """Return the id as `resolve` does, where `text` may be a mixture."""
+    """Return the id that `text` means, as `resolve` does; `text` may also be a mixture."""
     if not text:
         raise UsageError("name an environment, such as two-hop, or several by weight: two-hop=3 calculator=1")
     if (mixture := read_mixture(text)) is None:
@@ -60,9 +60,9 @@ def resolve_all(text: str) -> str:
 
 
 def resolve(text: str) -> str:
-    """The id that `text` means, with its module where one is named: other processes then find it too.
+    """Return the id that `text` means, with the module that it names, so that other processes can find it too.
 
-    The module is imported here, looked for in the current folder first.
+    The module is imported; the current folder is searched first.
     """
     if not text:
         raise UsageError("name an environment, such as two-hop; `palaestra list` has them")

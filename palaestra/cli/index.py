@@ -1,4 +1,4 @@
-"""`palaestra index build | show | search`: an index on disk, made of a corpus, looked at and asked by hand.
+"""`palaestra index build | show | search`: make an index of a corpus on disk, show its contents, or search it by hand.
 
 Left out: how it is made (`palaestra.envs.search.building`), and answering other machines (`palaestra serve search`).
 """

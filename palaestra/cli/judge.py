@@ -1,10 +1,10 @@
-"""`palaestra judge FILES --out LABELS.jsonl`: a teacher's verdicts on recorded episodes, for a reward model to learn.
+"""`palaestra judge FILES --out LABELS.jsonl`: label recorded episodes with verdicts, to train a reward model on them.
 
-    LABELS.jsonl         a task of `Judge-v0` a line: the episode as a judge is shown it, and the score as its answer
+    LABELS.jsonl         one task of `Judge-v0` per line: its prompt shows the episode, its answer is the score
     LABELS.taught.jsonl  the teacher's verdicts on training tasks as episodes, for `palaestra sft`
 
-The same command again asks only for what has no label yet. Left out: what a judge is shown (`palaestra.judging`), and
-games, whose episodes are judged seat by seat.
+The same command again labels only the episodes without a label. Left out: the prompt of a judge (`palaestra.judging`),
+and whole games: the episode of each seat is judged alone.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class JudgeOptions(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the labels; 1 where a teacher gave none for some episodes."""
+    """Write the labels. Return 1 if a teacher gave no verdict on some episodes."""
     return run_reported(JudgeOptions, "judge", arguments, _judge)
 
 
@@ -86,7 +86,7 @@ def _judge(options: JudgeOptions, figures: dict[str, Any]) -> int:
 
 
 def _labelled(options: JudgeOptions) -> tuple[list[Label], dict[str, int]]:
-    """Return a label for each episode that has a reward, earlier ones among them, and the counts."""
+    """Return a label for each episode that has a reward, also the labels already in the file, and the counts."""
     questions: dict[str, tuple[Record, str]] = {}
     broken = same = 0
     for _, record in GameReader(options.files, Console(stderr=True)):
@@ -116,7 +116,7 @@ def _labelled(options: JudgeOptions) -> tuple[list[Label], dict[str, int]]:
 
 
 def _known(path: Path, questions: Mapping[str, Any]) -> dict[str, Label]:
-    """Return the labels in the file. Raise a UsageError if they are of other episodes."""
+    """Return the labels in the file, by id. Raise a UsageError if it has labels of other episodes."""
     if not path.exists():
         return {}
     try:
@@ -137,7 +137,7 @@ def _judge_by_rule(episode: Episode) -> Verdict:
 
 
 def _request_verdicts(options: JudgeOptions, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
-    """Return a teacher's verdicts by label id. An episode without one is asked for again the next time."""
+    """Return a teacher's verdicts by label id. The next call of the command asks again about those without one."""
     from palaestra.trainers.reward.reward_model import ReasoningReward
 
     settings = ReasoningReward(options.teacher, options.teacher_model, read_chars=options.read_chars)

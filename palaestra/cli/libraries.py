@@ -1,7 +1,7 @@
-"""Which libraries are installed, whether palaestra supports their versions, and what each extra enables.
+"""Find which libraries are installed, whether palaestra supports their versions, and what each extra enables.
 
-Ranges come from palaestra's own package metadata, so they are those that pip goes by. Left out: importing what is
-installed, which `machine.torch_findings` tries.
+The supported versions come from palaestra's package metadata, which pip reads too. Left out: importing the libraries,
+which `machine.torch_findings` tries.
 """
 
 import sys
@@ -48,7 +48,7 @@ BASIC_EXTRA = "train"
 
 
 def library_findings() -> Iterator[DoctorFinding]:
-    """Yield Python, palaestra, then each library, and after the libraries of an extra what it enables."""
+    """Yield findings on Python, palaestra and each library, and after an extra's libraries on what it enables."""
     python = f"{python_version()} ({sys.executable})"
     try:
         about = metadata.metadata("palaestra")
@@ -83,13 +83,13 @@ def library_findings() -> Iterator[DoctorFinding]:
 
 
 def _brings(extra: str, need: Requirement) -> bool:
-    """Return whether an extra needs this library; no extra, for what is always installed."""
+    """Return whether an extra needs this library. The extra "" stands for the libraries that are always installed."""
     needed, always = (need.marker is None or need.marker.evaluate({"extra": name}) for name in (extra, ""))
     return needed and not (extra and always)
 
 
 def _library(need: Requirement, extra: str) -> DoctorFinding:
-    """Return whether one library is there, and in range."""
+    """Return the finding for one library: whether it is installed, can be imported and has a supported version."""
     supported = ",".join(sorted(map(str, need.specifier), reverse=True))
     needs = f"(needs {supported})" if supported else "(any version will do)"
     install = f"pip install '{need.name}{supported}'"
@@ -108,7 +108,7 @@ def _library(need: Requirement, extra: str) -> DoctorFinding:
 
 
 def findable(library: str) -> bool:
-    """Return whether a library's module could be imported, without importing it."""
+    """Return whether Python finds the module of a library. The module is not imported."""
     module = _MODULES.get(library, library.replace("-", "_").lower())
     try:
         return util.find_spec(module) is not None

@@ -1,4 +1,4 @@
-"""`palaestra list`: the registered environments, what they are and which tools they give; of one its options too."""
+"""`palaestra list`: show what each registered environment is and which tools it has, or one with its options."""
 
 import textwrap
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class ListOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the ids, as a table where it fits, or what there is to know of one."""
+    """Print all environments, as a table if the terminal is wide enough, or one environment with its options."""
     options, console = tyro.cli(ListOptions, args=list(arguments), prog="palaestra list"), Console()
     if options.env_id is not None:
         _show_one(resolve(options.env_id).rpartition(":")[2], console)
@@ -64,7 +64,7 @@ def _show_one(env_id: str, console: Console) -> None:
 
 
 def _show_row(env_id: str, row: tuple[str, str], console: Console) -> None:
-    """An environment as a paragraph."""
+    """Print an environment as a paragraph."""
     tools, about = row
     show_line(console, env_id, "bold")
     for text in (about, tools if tools.startswith("seats") else f"tools: {tools}"):
@@ -77,7 +77,9 @@ def _fold(text: str, console: Console, indent: str, **how: Any) -> None:
 
 
 def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
-    """Its tools or seats, and the first line of its class's docstring; why it cannot be opened goes to `faults`."""
+    """Return an environment's tools or seats, and the first line of its class's docstring. If it cannot be opened, add
+    the reason to `faults`.
+    """
     about = ""
     try:
         author = author_class(env_id)
@@ -91,7 +93,7 @@ def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
 
 
 def _tools(env_id: str) -> list[str]:
-    """The names of the tools that an agent is offered. No episode begins: that may load a library of seconds."""
+    """Return the names of the tools that an agent is offered. No episode is opened, since that can take seconds."""
     env = gymnasium.make(env_id)
     try:
         return [schema["function"]["name"] for schema in env.get_wrapper_attr("schemas")]

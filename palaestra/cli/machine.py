@@ -1,7 +1,7 @@
 """Findings about this machine: torch and its devices, memory, disk, limits, and its sandboxes.
 
-Everything only looks, but for one step of training in memory. Left out: sandboxes on other machines, and whether what a
-guard stops is really stopped, which `make prove` tries with hostile programs.
+The checks change nothing on disk. One makes a training step in memory, one runs a small program. Left out: sandboxes on
+other machines, and whether the guards really stop hostile programs, which `make prove` tests.
 """
 
 import os
@@ -24,7 +24,7 @@ _TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "jinja2")
 
 
 def torch_findings() -> Iterator[DoctorFinding]:
-    """Yield whether the libraries of the basic path can be imported and make a step, and on which devices."""
+    """Yield findings: can the libraries of the basic path be imported and do a training step, and on which devices?"""
     if absent := [name for name in _TRAINING if not findable(name)]:
         remedy = f"pip install 'palaestra[{BASIC_EXTRA}]'"
         yield DoctorFinding("basic path", f"needs {', '.join(absent)}", "missing", remedy, vital=True)
@@ -50,7 +50,7 @@ def torch_findings() -> Iterator[DoctorFinding]:
 
 
 def _device_findings() -> Iterator[DoctorFinding]:
-    """Yield the build, devices and threads of torch."""
+    """Yield findings on the build, devices and threads of torch."""
     import torch
 
     hip = getattr(torch.version, "hip", None)
@@ -75,7 +75,7 @@ def _device_findings() -> Iterator[DoctorFinding]:
 
 
 def place_findings(folder: Path = Path("runs")) -> Iterator[DoctorFinding]:
-    """Yield whether the results of a run can be written, and how much disk is free."""
+    """Yield a finding: can the results of a run be written, and how much disk is free?"""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     wrong = f"{there} is a file, not a folder" if not there.is_dir() else ""
     if not os.access(there, os.W_OK | os.X_OK):
@@ -89,14 +89,14 @@ def place_findings(folder: Path = Path("runs")) -> Iterator[DoctorFinding]:
 
 
 def memory_findings() -> Iterator[DoctorFinding]:
-    """Yield the main memory, as far as this process may use it."""
+    """Yield a finding on the main memory: how much there is, and how much of it this process may use."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = available_memory()
     yield DoctorFinding("memory", f"{amount(free) if free else 'an unknown part'} available of {amount(total)}")
 
 
 def limit_findings() -> Iterator[DoctorFinding]:
-    """Yield the limits of this process and its children."""
+    """Yield a finding on the limits of this process and its children."""
     import resource  # Not there on every system.
 
     limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE, "memory": resource.RLIMIT_AS}
@@ -107,7 +107,7 @@ def limit_findings() -> Iterator[DoctorFinding]:
 
 
 def local_sandbox_findings() -> Iterator[DoctorFinding]:
-    """Yield what the local sandbox enforces here, and what is weaker, or why it is not available."""
+    """Yield findings on the local sandbox: what it enforces on this machine, or why it is not available."""
     from palaestra.envs.sandboxes import open_sandbox
 
     try:
@@ -153,7 +153,7 @@ def docker_findings() -> Iterator[DoctorFinding]:
 
 
 def _refusal(about: str, error: PalaestraError) -> DoctorFinding:
-    """Return the finding of a backend's error: its first line says what is missing, the others what helps."""
+    """Return the finding for a sandbox's error. Its first line says what is missing, its other lines what helps."""
     missing, *remedies = str(error).splitlines()
     return DoctorFinding(
         about, missing.partition("': ")[2] or missing, "missing", "; or ".join(map(str.strip, remedies))

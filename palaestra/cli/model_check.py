@@ -1,7 +1,7 @@
 """Findings about one model: can it be read, is its template safe, does the engine serve it, how much memory it needs.
 
 No weights are loaded and none are downloaded: the config, the tokenizer and the headers of the safetensors files say
-enough. Code that a stranger put beside a model is never run. Left out: whether the model is any good.
+enough. Python code in the folder of a model is never run. Left out: whether the model is any good.
 """
 
 import json
@@ -27,7 +27,7 @@ from palaestra.trainers.scale.memory_estimate import Outline, outline
 
 
 def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[DoctorFinding]:
-    """Yield the findings about a model, and about the memory of a run with it where one is described."""
+    """Yield the findings about a model; if `run` and `room` are given, also about the memory of that run."""
     try:
         config, tokenizer, stops = read(name)
     except Exception as error:  # Broken files end in errors of every kind, and so does the hub.
@@ -88,7 +88,7 @@ def read(name: str) -> tuple[Any, Any, list[int]]:
 
 
 def _architecture(shape: Outline) -> Iterator[DoctorFinding]:
-    """Yield whether the built-in engine serves this model, by the rules of the engine itself."""
+    """Yield findings on the size of a model, and on whether the built-in engine and vLLM can serve it."""
     name = type(shape.model).__name__
     size = f"{shape.parameters / 1e9:.2f} billion" if shape.parameters >= 1e8 else f"{shape.parameters:,}"
     yield DoctorFinding("parameters", f"{size} ({name}, {shape.layers} layers)")
@@ -110,7 +110,9 @@ def _architecture(shape: Outline) -> Iterator[DoctorFinding]:
 
 
 def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
-    """Yield whether the safetensors files are there, whole, and hold the weights that the config asks for."""
+    """Yield a finding: are the safetensors files there and complete, and do they hold the weights that the config
+    asks for?
+    """
     from safetensors import safe_open
 
     file, files = "model.safetensors.index.json", ["model.safetensors"]
@@ -142,7 +144,7 @@ def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
 
 
 def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[DoctorFinding]:
-    """Yield the memory of a run, whether the machine has it, and what `train` would choose for it."""
+    """Yield findings on the memory that a run needs, whether there is enough, and what `train` would change to fit."""
     import torch
 
     chooses = room.on_gpu if run.scale.fit is None else run.scale.fit

@@ -1,7 +1,7 @@
-"""Where a command's words go: results to standard output, progress and notes to standard error, figures to JSON.
+"""Where a command writes: results to standard output, progress and notes to standard error, figures to JSON.
 
-`--json FILE` writes the results as one JSON object beside what is printed; with `--json -` that object is all there is
-on standard output, and whatever else is printed, by us or by an environment's author, goes to standard error.
+`--json FILE` also writes the results to a file, as one JSON object. With `--json -` standard output has that object
+alone, and everything else that palaestra or an environment's author prints goes to standard error.
 """
 
 import json
@@ -23,7 +23,7 @@ _STANDARD_OUTPUT = Path("-")
 
 @dataclass(frozen=True, kw_only=True)
 class Reported:
-    """The option of every command that reports figures."""
+    """The option `--json`, which every command that reports figures has."""
 
     json: Path | None = None
     """Write the results here too, as one JSON object; `-` prints that object alone on standard output."""
@@ -43,7 +43,7 @@ def run_reported(
 
 @contextmanager
 def reporting(path: Path | None) -> Iterator[dict[str, Any]]:
-    """The block's results, to be filled in; they are written when it ends, unless it has none or fails."""
+    """Yield a dict for the block's results. It is written after the block, unless it is empty or the block fails."""
     figures: dict[str, Any] = {}
     alone = path == _STANDARD_OUTPUT
     if path is not None and not alone:
@@ -63,14 +63,14 @@ def reporting(path: Path | None) -> Iterator[dict[str, Any]]:
 
 
 def say_error(text: str) -> None:
-    """Print an error to standard error. It may quote a stranger's file, so control characters are spelled out."""
+    """Print an error to standard error, with control characters made visible, since it may quote a stranger's file."""
     from palaestra.envs.core.transcript import visible
 
     print(visible(text), file=sys.stderr)
 
 
 def require_writable(option: str, path: Path) -> None:
-    """Refuse, before the work, a file that cannot be written after it."""
+    """Raise a UsageError for a file that cannot be written. Call this before the work that the file is for."""
     writable = os.access(path, os.W_OK) and not path.is_dir() if path.exists() else os.access(path.parent, os.W_OK)
     if not writable:
         raise UsageError(f"{option} {path}: a file cannot be written there; name one in a folder that exists")

@@ -1,7 +1,7 @@
-"""`palaestra play ID`: step an environment by hand. A line is the agent's whole turn; a line that starts with / asks.
+"""`palaestra play ID`: step an environment by hand. A line is the agent's whole turn, or a command if it starts with /.
 
-A line that opens a Markdown fence goes on to the line that closes it, so that a program can be handed in. Turns come
-from standard input as well: `palaestra play two-hop --seed 1 < turns.txt`.
+A turn that begins with a Markdown fence ends where the fence is closed, so it can hold a program. Turns can also come
+from a file: `palaestra play two-hop --seed 1 < turns.txt`.
 """
 
 import re
@@ -51,7 +51,7 @@ class PlayOptions(EnvironmentOptions, GuardOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Read turns and questions until the input ends; 1 when the episode broke, or the environment is at fault."""
+    """Read turns and commands until the input ends. Return 1 if the episode broke or the environment had an error."""
     options = tyro.cli(PlayOptions, args=list(arguments), prog="palaestra play")
     env_id, console = resolve(options.env_id), Console(highlight=False)
     from palaestra.cli.desk import PlayConsole
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _converse(desk: "PlayConsole", console: Console) -> None:
-    """Answer what is typed or piped, to its end; a mistake is told, the environment's too, and the episode goes on."""
+    """Process turns and commands until the input ends. Print errors, also the environment's, and continue."""
     for text in turns(console):
         try:
             with blaming():
@@ -87,7 +87,7 @@ def _converse(desk: "PlayConsole", console: Console) -> None:
 
 
 def turns(console: Console) -> Iterator[str]:
-    """What is typed or piped: a line, or several within a Markdown fence or between lines of three quotes."""
+    """Yield each input: a line, or the lines within a Markdown fence or between two lines of three quotes."""
     block: list[str] = []
     """A turn of several lines, with the line that opened it."""
     closing = ""
@@ -107,14 +107,16 @@ def turns(console: Console) -> Iterator[str]:
 
 
 def _closes(line: str, opening: str) -> bool:
-    """Three quotes close three quotes; as many signs as opened a fence, or more, close it."""
+    """Return whether a line closes a block. Three quotes close three quotes; a fence is closed by a line of its own
+    sign that is at least as long.
+    """
     if opening == QUOTES:
         return line.strip() == QUOTES
     return len(line.strip()) >= len(opening) and not line.strip().strip(opening[0])
 
 
 def _lines(console: Console, block: Sequence[str]) -> Iterator[str]:
-    """The lines that are typed or piped; while there is a `block` the prompt says that it goes on."""
+    """Yield the lines that are typed or piped. While `block` holds an unfinished turn, the prompt is `...`."""
     interactive = sys.stdin.isatty()
     if interactive:
         import readline  # noqa: F401  (gives input() a history and keys to edit)

@@ -1,4 +1,4 @@
-"""`palaestra pool FILES --out POOL.jsonl`: several files of training tasks as one, without what spoils training.
+"""`palaestra pool FILES --out POOL.jsonl`: merge files of training tasks, without the rows that spoil training.
 
 Left out: the rules (`envs.data.pool`), reading (`envs.data.pool_files`), and measuring how hard tasks are (`curate`).
 """
@@ -60,7 +60,7 @@ class PoolOptions(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the pool; 1 where nothing is left."""
+    """Write the pool. Return 1 if no row is left."""
     options = tyro.cli(PoolOptions, args=list(arguments), prog="palaestra pool")
     with reporting(options.json) as figures:
         rows, unreadable = _read(options.files)
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
             raise UsageError("no task of --curated is in these files; expected a file that was curated on their tasks")
 
         def fits(prompt: str) -> bool:
-            """The held-out fifth, which is never curated, stays: it is for measuring."""
+            """Return whether a prompt is curated, or held out for measuring: such prompts are never curated."""
             return not prompts or prompt_digest(prompt) in prompts or split_of(prompt) == "eval"
 
         pool = pooled(rows, tests, disputed=disputed_by(_episodes(options.attempts)), fits=fits)
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[PoolRow], dict[str, int]]:
-    """The rows of all files, and how many of each could not be read; the first of these are told."""
+    """Return the rows of all files, and the number of unreadable rows by file. A note describes the first of them."""
     rows: list[PoolRow] = []
     unreadable: dict[str, int] = {}
     for path in paths:
@@ -100,7 +100,7 @@ def _read(paths: Sequence[Path]) -> tuple[list[PoolRow], dict[str, int]]:
 
 
 def _episodes(paths: Sequence[Path]) -> Iterator[Episode]:
-    """Yield the episodes of all files; a file without any is refused."""
+    """Yield the episodes of all files. Raise a UsageError for a file without episodes."""
     for path in paths:
         empty = True
         for _, record in RecordReader([path], note):
@@ -114,7 +114,7 @@ def _episodes(paths: Sequence[Path]) -> Iterator[Episode]:
 
 
 def _shown(pool: TaskPool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """A row a source, a column a rule that has dropped anything."""
+    """Return the table's rows, one for each source, and its columns, one for each rule that dropped a row."""
     sources = dict(pool.counts)
     names = ("rows", *(rule for rule in RULES if any(counts[rule] for counts in sources.values())), "kept")
     if len(sources) > 1:
@@ -123,7 +123,7 @@ def _shown(pool: TaskPool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]
 
 
 def _written(rows: Sequence[PoolRow]) -> Iterator[dict[str, Any]]:
-    """Each row as `read_tasks` reads it again: ids that differ, one source and one split for all."""
+    """Yield each row in the form that `read_tasks` reads: with a unique id, its source, and the split "train"."""
     used_names = set[str]()
     for row in rows:
         task_id, source = row.task.id, row.source

@@ -1,4 +1,4 @@
-"""`palaestra recipes`: the presets of the algorithm; of one every value with its source; the parts there are."""
+"""`palaestra recipes`: show the presets of the algorithm, or one with the source of each value; and all parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class RecipesOptions(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the presets by what differs from the first, or one of them whole."""
+    """Print how each preset differs from the default, or one preset with all its values; then the built-in parts."""
     options, console = tyro.cli(RecipesOptions, args=list(arguments), prog="palaestra recipes"), Console()
     with reporting(options.json) as figures:
         for name in options.name:
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _option(key: str) -> str:
-    """Return the option of the command line for a value."""
+    """Return the command-line option that sets a value of a recipe."""
     return f"--recipe.{key.removesuffix('.name').replace('_', '-')}"
 
 

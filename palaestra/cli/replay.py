@@ -1,4 +1,4 @@
-"""`palaestra replay FILE`: recorded episodes run again without tools, network or model, and must come out identical."""
+"""`palaestra replay FILE`: run recorded episodes again without tools, network or model, and compare the results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class ReplayOptions(AllowsCode):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print what differs; 1 when something does, when a seat of a game is missing, or when a line is no record."""
+    """Print the differences. Return 1 if there is one, if a seat of a game is missing, or if a line is not a record."""
     return run_reported(ReplayOptions, "replay", arguments, _replay)
 
 

@@ -1,4 +1,4 @@
-"""`palaestra rescore FILE --reward NAME`: what another reward would have given for episodes that were played."""
+"""`palaestra rescore FILE --reward NAME`: compute another reward for recorded episodes."""
 
 import time
 from collections import deque
@@ -43,7 +43,7 @@ class RescoreOptions(AllowsCode):
 
 @dataclass(slots=True)
 class _Tally:
-    """Old rewards beside new ones."""
+    """Counts and lists the old and new reward of each rescored episode."""
 
     changes: list[tuple[str, float, float]] = field(default_factory=list)
     """Place, old reward and new reward of each episode."""
@@ -60,7 +60,7 @@ class _Tally:
             self.changes.append((place, old.episode.reward, new.episode.reward))
 
     def summary_lines(self) -> Iterator[str]:
-        """Yield the episodes that changed most, and how fast they were scored if there are enough of them."""
+        """Yield lines about the episodes that changed most; if there are enough episodes, also the speed of scoring."""
         seconds, count = time.process_time() - self.began, len(self.changes) + self.broken - 1
         changed = sorted(self.changes, key=lambda change: -abs(change[2] - change[1]))
         yield from (f"{place}: {old:g} -> {new:g}" for place, old, new in changed[:_EXAMPLES] if old != new)
@@ -68,7 +68,7 @@ class _Tally:
             yield f"{count / max(1e-9, seconds):,.0f} episodes a second of CPU"
 
     def figures(self) -> dict[str, float]:
-        """Return the old rewards beside the new, over all episodes."""
+        """Return the mean of the old and of the new rewards, and how many are higher now, lower now, or BROKEN."""
         count = max(1, len(self.changes))
         return {
             "episodes": len(self.changes),
@@ -86,7 +86,7 @@ class _Tally:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the old rewards beside the new; 1 when a line is no record."""
+    """Print the old and the new rewards. Return 1 if a line is not a record or a game lacks a seat."""
     return run_reported(RescoreOptions, "rescore", arguments, _rescore)
 
 
@@ -124,7 +124,9 @@ def _rescore(options: RescoreOptions, figures: dict[str, Any]) -> int:
 def _rescored(
     reading: GameReader, name: str, is_function: bool, env_options: Mapping[str, Any]
 ) -> Iterator[tuple[str, Record, Record]]:
-    """Yield the place, record and rescored record of each episode. Rounds of a game reward all its seats at once."""
+    """Yield the place, record and rescored record of each episode. If a game's rounds compute its rewards, all its
+    seats are rescored together.
+    """
     from palaestra.envs.records.gathering import ReplayMachines
     from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 

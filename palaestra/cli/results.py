@@ -1,6 +1,6 @@
-"""Measured agents as tables and figures: a table that fits 80 columns for several agents, and those of `eval`.
+"""Tables and JSON figures of measured agents: a table of several agents in 80 columns, and the tables of `eval`.
 
-Where every episode broke there is no figure: a dash in a table, null in JSON.
+If all episodes of a measurement are BROKEN, it has no figures: tables show a dash, JSON has null.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,8 @@ _OF_PAIRS = ("difference", "low", "high", "p_value")
 
 @dataclass(slots=True)
 class Measured:
-    """An agent's reports and episodes, by decoding (sampled or greedy) and environment of a mixture; in a game by the
-    seat that it played."""
+    """An agent's reports and episodes by column of a table: by decoding (sampled or greedy), and by environment of a
+    mixture or seat of a game."""
 
     model: str
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -51,12 +51,12 @@ class Measured:
         return all(any(episode.reward is not None for episode in column) for column in self.episodes.values())
 
     def figures(self, way: str) -> dict[str, Any]:
-        """Return a report for JSON, with the results of each task."""
+        """Return the report of one column for JSON, with the results of each task."""
         return report_figures(self.reports[way]) | {"per_task": _per_task(self.episodes[way])}
 
 
 def result_table(title: str, measured: Mapping[str, Both]) -> Table:
-    """Success with its 95 % interval, sampled and greedy, and tool calls an episode; fits 80 columns."""
+    """Return a table of success with its 95 % interval, sampled and greedy, and of calls per episode, in 80 columns."""
     rows = dict[str, tuple[str, str, str]]()
     for name, both in measured.items():
         rows[name] = _row(both.sampled, both.greedy)
@@ -68,7 +68,7 @@ def result_table(title: str, measured: Mapping[str, Both]) -> Table:
 
 
 def shares_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    """With which shares the environments of a mixture were played, and learned from."""
+    """Return a table of the shares with which the environments of a mixture were played and learned from."""
     rows = {
         env.removeprefix(SUITE): tuple(f"{share:.1%}" for share in env_shares.values())
         for env, env_shares in shares.items()
@@ -77,7 +77,9 @@ def shares_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def report_table(title: str, reports: Mapping[str, Report]) -> Table:
-    """Everything about one agent but what depends on k: a column for each way it played, such as sampled and greedy."""
+    """Return a table of all figures of one agent that do not depend on k, with a column for each report, such as
+    sampled and greedy.
+    """
     report_list = list(reports.values())
     rows = {
         "tasks": [str(report.tasks) for report in report_list],
@@ -97,7 +99,7 @@ def report_table(title: str, reports: Mapping[str, Report]) -> Table:
 
 
 def k_table(report: Report, title: str = "") -> Table:
-    """pass@k and maj@k of a sampled evaluation, with the interval of pass@k; `-` where episodes broke in every task."""
+    """Return a table of pass@k with its interval, and of maj@k; `-` if no task has k scored episodes."""
     rows = {}
     for k in powers_of_two(report.samples):
         passed, voted = report.at_k[f"pass@{k}"], report.at_k[f"maj@{k}"]
@@ -107,7 +109,7 @@ def k_table(report: Report, title: str = "") -> Table:
 
 
 def comparison_table(title: str, compared: Mapping[str, PairedDifference]) -> Table:
-    """How much better the first of two agents is: a column for each way they played."""
+    """Return a table of how much better the first of two agents is, with a column for each way of playing."""
     rows = {
         "difference": [f"{pair.difference:+.3f}" for pair in compared.values()],
         "  95 % low": [f"{pair.low:+.3f}" for pair in compared.values()],
@@ -163,7 +165,7 @@ def show_agents(measured: Sequence[Measured], compared: Mapping[str, Any], env_i
 
 
 def agents_figures(measured: Sequence[Measured], compared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of the agent, of greedy play, of the other agent and of the comparison, for JSON."""
+    """Return all figures for JSON: the first agent's, and those of a second agent and of their comparison if any."""
     figures = _agent(measured[0])
     if compared:
         figures["against"] = _agent(measured[1])
@@ -172,7 +174,7 @@ def agents_figures(measured: Sequence[Measured], compared: Mapping[str, Any]) ->
 
 
 def report_figures(report: Report) -> dict[str, Any]:
-    """A report for JSON."""
+    """Return a report for JSON."""
     figures = report.as_dict()
     if not _has_scored(report):
         figures |= dict.fromkeys(_OF_SCORED)
@@ -181,7 +183,7 @@ def report_figures(report: Report) -> dict[str, Any]:
 
 
 def comparison_figures(difference: PairedDifference) -> dict[str, Any]:
-    """A comparison for JSON."""
+    """Return a comparison for JSON."""
     return _known(asdict(difference), _OF_PAIRS)
 
 
@@ -210,7 +212,7 @@ def _per_task(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
 
 
 def _known(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Figures of so many `tasks`; of none, these are nothing."""
+    """Return the figures. If they are about no task (`tasks` is 0), those with these names are None."""
     return dict(figures) if figures["tasks"] else {**figures, **dict.fromkeys(names)}
 
 

@@ -1,7 +1,7 @@
-"""What a teacher has played so far: FILE.played.jsonl beside FILE.jsonl, and FILE.collect.json, which says how.
+"""The episodes of a collection (FILE.played.jsonl), and the settings that they are played with (FILE.collect.json).
 
-Every episode is on disk before the next, so a collection that was killed, or stopped, goes on where it was: one process
-at a time, and only for the agent, environment and settings that the file was begun with. Left out: playing, choosing.
+Each episode is on disk before the next one ends, so a collection that was killed or stopped can be resumed: by one
+process at a time, and only with the same agent, environment and settings. Left out: playing and choosing episodes.
 """
 
 import fcntl
@@ -28,17 +28,17 @@ MOST_SAMPLES = 2 ** (_SEED - _SAMPLE)
 
 
 def start_of(seed: int, task: int, sample: int) -> Start:
-    """Return the Start of a task's sample in a run. It depends on nothing else, so a run may be made larger later."""
+    """Return the Start of a task's sample in a run. It depends only on these numbers, so more can be played later."""
     return Start(task=task, seed=(seed << _SEED) + (sample << _SAMPLE) + task, group=task)
 
 
 class RolloutFile:
-    """The episodes of one collection, held by this process alone until it is closed."""
+    """The episodes of one collection. Until it is closed, no other process can open it."""
 
     def __init__(
         self, out: Path, env_id: str, agent: str, seed: int, settings: Mapping[str, Any], *, synthetic: bool = False
     ) -> None:
-        """`settings` are all else that decides an episode; they must be plain, and stay as they are."""
+        """`settings` holds everything else that decides an episode: plain values, which must not change later."""
         self.path = out.with_name(f"{out.stem}.played.jsonl")
         self.about = out.with_name(f"{out.stem}.collect.json")
         self.notes: list[str] = []
@@ -72,7 +72,8 @@ class RolloutFile:
             self.done.add((episode.start.task, episode.start.seed))
 
     def records(self, starts: Sequence[Start]) -> list[Record]:
-        """Return a record for each of these Starts that was played, in their order: the scored one if there is one."""
+        """Return one record for each of these Starts that was played, in their order. If several tries of a Start are
+        recorded, it is the scored one."""
         records: dict[tuple[int, int], Record] = {}
         for record in self.every(starts):
             key = record.episode.start.task, record.episode.start.seed
@@ -82,7 +83,7 @@ class RolloutFile:
         return [records[key] for key in keys if key in records]
 
     def every(self, starts: Sequence[Start]) -> Iterator[Record]:
-        """Yield all records of these Starts as they ended: a BROKEN one too, and those of its further tries."""
+        """Yield all records of these Starts in the order of the file, also BROKEN ones and their repetitions."""
         keys = {(start.task, start.seed) for start in starts}
         for record in self._scanned():
             if (record.episode.start.task, record.episode.start.seed) in keys:
@@ -90,7 +91,7 @@ class RolloutFile:
 
     @property
     def weights(self) -> str:
-        """The digest of the weights that play; "" where it is not known here."""
+        """Digest of the weights that play; "" if it is not known."""
         return str(self._settings.get("weights", ""))
 
     def summarise(self, figures: Mapping[str, Any]) -> None:
@@ -125,7 +126,7 @@ class RolloutFile:
             raise UsageError(f"{self.path} is in use by another process; wait for it, or name another --out") from error
 
     def _agree(self) -> None:
-        """Refuse to add to a file that was begun with other settings."""
+        """Raise a UsageError if the file was begun with other settings."""
         if not self.path.stat().st_size or not self.about.exists():
             return
         try:
@@ -141,7 +142,7 @@ class RolloutFile:
         self._refuse({name: before.get(name) for name in now}, now)
 
     def _look(self) -> None:
-        """Read which episodes were played, and check that they are of this collection."""
+        """Read which episodes were scored, and raise a UsageError if one belongs to another collection."""
         now = {name: self._settings[name] for name in ("env_id", "agent", "seed", "options")}
         now["env_id"] = now["env_id"].rpartition(":")[2]
         for record in self._scanned(count_defects=True):
@@ -168,7 +169,7 @@ class RolloutFile:
 
 
 def mend(path: Path) -> str:
-    """Repair the last line of a file that was cut off. Return a note about the repair, or ""."""
+    """Repair a file whose last line was cut off. Return a note about the bytes that were removed; "" if none were."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if not size:

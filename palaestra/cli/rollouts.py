@@ -1,9 +1,9 @@
 """Play episodes of each task into a file that survives interruptions: the first part of `collect` and `curate`.
 
-    play  ->  FILE.played.jsonl, an episode a line as it ends  ->  whatever the command makes of them
+    play  ->  FILE.played.jsonl, one line when an episode ends  ->  the further work of the command
 
-The same command again resumes where the last one stopped. Left out: the files on disk while it plays
-(`rollout_file`), and the further use of the episodes.
+The same command again resumes where the last one stopped. Left out: the files on disk (`rollout_file`), and the further
+use of the episodes.
 """
 
 import shlex
@@ -71,7 +71,7 @@ class RolloutOptions(EpisodeOptions):
             raise UsageError(f"--out is {self.out}; name a file that ends in {self.SUFFIX}, and not in .played.jsonl")
 
     def settings(self, environment: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that decide an episode, besides environment, agent and seed."""
+        """Return the settings that decide an episode, except the environment's id, the agent and the seed."""
         settings: dict[str, Any] = {"options": environment}
         if self.agent.base_url is not None or loads_here(self.agent):
             names = ("temperature", "max_turn_tokens", "max_episode_tokens")
@@ -83,7 +83,7 @@ class RolloutOptions(EpisodeOptions):
 
 @dataclass(slots=True)
 class EpisodeCollection:
-    """The episodes of one collection, and how they are played."""
+    """The episodes of one collection, and the options that they are played with."""
 
     options: RolloutOptions
     env_id: str
@@ -229,7 +229,7 @@ def _weights(model: str) -> str:
 
 
 def _way_on(file: RolloutFile | None) -> str:
-    """Return one line: which episodes are saved, and how to resume."""
+    """Return one line of text: how many episodes are saved, and how to resume."""
     if file is None or not file.done:
         return "no episode is scored yet; the same command plays them"
     return f"{len(file.done)} episodes are in {shlex.quote(str(file.path))}; the same command plays the rest"

@@ -1,7 +1,8 @@
-"""How the settings of a run are named: on the command line, with `--set NAME=VALUE`, or in a file, `--config FILE`.
+"""The settings of a run, from options of the command line, from `--set NAME=VALUE` and from files (`--config FILE`).
 
-Files and `--set` become words in front of the command line's own. So all that holds for an option holds for them, and
-the last one wins: the command line, then `--set`, then the files, then the preset. Left out: what the options mean.
+Settings of files and of `--set` are turned into options and put before those that the user wrote, so the same rules
+hold for them. For a setting that is named several times, the user's option wins, then `--set`, then the last file, then
+the preset. Left out: what the options mean.
 """
 
 import json
@@ -60,7 +61,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """Return the option as the command line has it."""
+        """Return the option as it is written on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
@@ -71,11 +72,11 @@ class Setting:
 
     @property
     def positional(self) -> bool:
-        """Return whether the command line takes it without a name."""
+        """Return whether the command line takes its value without the option's name."""
         return tyro.conf.Positional in get_args(self.annotation)
 
     def words(self, value: Any) -> list[str]:
-        """Return a value of a file as words of the command line."""
+        """Return a value from a file as the words that set it on the command line."""
         if value is None and self.parts:
             value = "none"
         if self.annotation is bool and str(value).lower() in ("true", "false"):
@@ -92,7 +93,7 @@ class Setting:
 
 
 def settings_of(kind: type, section: str = "") -> Iterator[Setting]:
-    """Yield the options of a class, of its sections, and of each part that a recipe may have."""
+    """Yield the options of a class, also those of its sections and of each part that a recipe may have."""
     annotations = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         annotation, parts = annotations[field.name], field.metadata.get(PARTS, {})
@@ -108,8 +109,8 @@ def settings_of(kind: type, section: str = "") -> Iterator[Setting]:
 
 
 def settings_by_name(kind: type) -> dict[str, Setting]:
-    """Return the options of a class by their names and those of their fields, each with its section and without. Of two
-    that end in the same word, that word is the first one's.
+    """Return the options of a class by name: each by its option's name and by its field's name, both with the section
+    and without. A name without a section that fits two options means the first.
     """
     settings: dict[str, Setting] = {}
     for setting in settings_of(kind):
@@ -119,8 +120,8 @@ def settings_by_name(kind: type) -> dict[str, Setting]:
 
 
 def with_settings(arguments: Sequence[str], kind: type) -> tuple[list[str], dict[str, Any]]:
-    """Return the arguments with the words that `--config` and `--set` stand for in front of their options; and those of
-    these settings that the command line takes without a name (environment, files), by field.
+    """Return the arguments with the settings of `--config` and `--set` added as options before their own options.
+    Also return, by field, the settings that the command line takes without a name (environment, files).
     """
     settings, command_line = settings_by_name(kind), named_options(arguments)
     for name in ("config", "config_files", "set", "set_values"):  # They name settings, and are none.
@@ -161,7 +162,7 @@ def _setting(name: str, settings: Mapping[str, Setting], source: str) -> Setting
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return what a file of settings holds; a run's config.json is one."""
+    """Return the settings in a TOML or JSON file, such as a run's config.json."""
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -178,7 +179,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _pair(text: str) -> dict[str, Any]:
-    """Return `NAME=VALUE` as a setting; a value that reads as JSON is that value."""
+    """Return `NAME=VALUE` as a dict. A value in JSON is decoded, any other stays text."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise UsageError(f"--set has {text!r}; expected NAME=VALUE, such as lora_alpha=16")
@@ -198,7 +199,7 @@ def option_values(arguments: Sequence[str], *spellings: str) -> list[str]:
 
 
 def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
-    """Return the last value that an option has on the command line; the defaults of others depend on it."""
+    """Return the last value that an option has on the command line; None if it is not named."""
     values = option_values(arguments, *spellings)
     return values[-1] if values else None
 

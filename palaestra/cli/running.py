@@ -1,6 +1,7 @@
-"""What commands that take a run through its steps share: opening its folder, showing it, and how it ends.
+"""Shared code of the commands that train a run: open its folder, show its progress, and end it.
 
-Ctrl-C ends a run with a checkpoint, an error leaves what is safe, and a run that has made nothing leaves its name free.
+Ctrl-C ends a run with a checkpoint. After an error, everything that was saved stays. A run that has saved nothing is
+deleted, so that its name is free again.
 """
 
 import shlex
@@ -34,7 +35,7 @@ def go_on(
     json: Path | None,
     resumed: bool = False,
 ) -> int:
-    """Take a run to its end and show it; returns the exit status. `opened` gives the run, and its model or None."""
+    """Train a run to its end, show it, and return the exit status. `opened` returns the run, and its model or None."""
     with reporting(json) as figures, Interrupts(_HELD_BACK) as interrupts:
         try:
             record, local = opened()
@@ -75,8 +76,8 @@ def go_on(
 def understood(
     default: OptionsT, arguments: Sequence[str], prog: str, about: str | None = None, markers: Sequence[Any] = ()
 ) -> OptionsT:
-    """Return the options as the arguments change them. An unknown one is compared with the last words of all, because
-    nobody remembers every section.
+    """Return the default options, changed by the arguments. For an unknown option the error suggests options that end
+    in a similar word, in any section, because nobody remembers every section.
     """
     if {"-h", "--help"} & {*arguments}:
         print(short_help(default, prog, about))
@@ -104,7 +105,7 @@ def understood(
 
 
 def _way_on(command: str, record: Run) -> str:
-    """One line: what is safe, and how to go on."""
+    """Return one line of text: which step is saved, and how to resume."""
     from palaestra.trainers.run.checkpoint import last_step
     from palaestra.trainers.run.saved_config import repeated
 

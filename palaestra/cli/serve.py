@@ -1,6 +1,6 @@
-"""`palaestra serve SERVICE`: what this machine does for others.
+"""`palaestra serve SERVICE`: run a service for other processes or machines.
 
-A service is a module `serve_NAME` with `run(arguments)`, imported when it is called. Left out: what each of them does.
+A service is a module `serve_NAME` with `run(arguments)`, imported when it is called. Left out: what each service does.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""`palaestra serve mcp ID`: an environment over MCP, for any client to play.
+"""`palaestra serve mcp ID`: offer an environment over MCP, so that any MCP client can play it.
 
-Left out: how an episode is played there (`palaestra.envs.arena.served_mcp`).
+Left out: how a client plays an episode (`palaestra.envs.arena.served_mcp`).
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class ServeMCPOptions(EnvironmentOptions, ListenOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Answer until the input ends, or until interrupted."""
+    """Answer requests until the input ends, or until interrupted."""
     options = tyro.cli(ServeMCPOptions, args=list(arguments), prog="palaestra serve mcp")
     env_id = resolve(options.env_id)
     from palaestra.envs.arena.served_mcp import over_http, over_pipes, served

@@ -1,8 +1,8 @@
-"""`palaestra serve rrm MODEL`: a judge for other processes and machines, as an OpenAI-compatible server.
+"""`palaestra serve rrm MODEL`: serve a judge to other processes and machines, as an OpenAI-compatible server.
 
-POST /v1/chat/completions and GET /v1/models, of what OpenAI's have: messages in, one whole message out. Who may ask,
-and how bodies are bounded, is as in `palaestra serve sandbox`. With `--engine vllm` a vLLM server answers. Left out:
-streaming, tools, several answers to a question; and what a judge is asked (`palaestra.judging`).
+It offers a part of OpenAI's POST /v1/chat/completions and GET /v1/models: messages in, one whole message out. Tokens
+and the limits of bodies work as in `palaestra serve sandbox`. With `--engine vllm` a vLLM server answers. Left out:
+streaming, tools, several answers to a question; and the prompt of a judge (`palaestra.judging`).
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class ServeRRMOptions(ListenOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Answer until interrupted."""
+    """Answer requests until interrupted."""
     options = tyro.cli(ServeRRMOptions, args=list(arguments), prog="palaestra serve rrm")
     if options.engine == "vllm":
         from palaestra.cli.serve_vllm import run as serve_vllm
@@ -81,7 +81,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def application(answering: "Answering", name: str, token: str = "") -> "Starlette":
-    """The ASGI application, which closes what answers. Without a token it answers to names of this machine alone."""
+    """Return the ASGI application. It closes `answering` at its end. Without a token it accepts only requests to host
+    names of this machine.
+    """
     from contextlib import asynccontextmanager
 
     from starlette.applications import Starlette
@@ -121,7 +123,7 @@ def application(answering: "Answering", name: str, token: str = "") -> "Starlett
 
 
 async def _asked(request: "Request", name: str) -> "dict[str, Any] | Response":
-    """Return the arguments for `complete`, or the response that refuses the request."""
+    """Read a request. Return the arguments for `complete`, or the response that refuses the request."""
     from palaestra.envs.sandboxes.remote.server import READ_SECONDS, read_body
 
     try:
@@ -161,7 +163,9 @@ async def _answered(answering: "Answering", name: str, question: dict[str, Any])
 
 
 def _read(body: bytes, name: str) -> dict[str, Any]:
-    """The same of a body; a ValueError says what is wrong with it, a LookupError that it is another model's."""
+    """Return the arguments for `complete` from a body. Raise a ValueError that says what is wrong with it, or a
+    LookupError if it names another model.
+    """
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

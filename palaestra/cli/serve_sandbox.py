@@ -1,6 +1,6 @@
-"""`palaestra serve sandbox`: this machine runs the programs of agents that train elsewhere.
+"""`palaestra serve sandbox`: run programs on this machine for agents that train on other machines.
 
-Left out: how a client asks (`palaestra.envs.sandboxes.remote`).
+Left out: the client (`palaestra.envs.sandboxes.remote`).
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class ServeSandboxOptions(ListenOptions):
             raise UsageError("key belongs to a certificate; add --certificate")
 
     def limits(self) -> Limits:
-        """The widest that a client may ask for."""
+        """Return the maximum limits that a client may ask for."""
         return Limits(
             seconds=self.service.most_seconds,
             cpu_seconds=self.cpu_seconds,
@@ -64,7 +64,7 @@ class ServeSandboxOptions(ListenOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Answer until interrupted; every session ends with it."""
+    """Answer requests until interrupted, then end every session."""
     options = tyro.cli(ServeSandboxOptions, args=list(arguments), prog="palaestra serve sandbox")
     token = find_token(options.token_env, options.host)
     with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:

@@ -1,6 +1,6 @@
-"""`palaestra serve search PATH`: an index for other machines and other trainers, in Search-R1's wire format.
+"""`palaestra serve search PATH`: let other machines and trainers search an index, in Search-R1's wire format.
 
-Left out: how a client asks (`palaestra.envs.search.retrieve`), and making an index (`palaestra index build`).
+Left out: the client (`palaestra.envs.search.retrieve`), and making an index (`palaestra index build`).
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class ServeSearchOptions(ListenOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Answer until interrupted."""
+    """Answer requests until interrupted."""
     options = tyro.cli(ServeSearchOptions, args=list(arguments), prog="palaestra serve search")
     token = find_token(options.token_env, options.host, TOKEN_ENV)
     index = INDEXES.remembered({"backend": options.engine, "path": str(options.path)})

@@ -1,7 +1,7 @@
-"""`palaestra serve vllm MODEL`: vLLM servers for the engine of a run, watched over until Ctrl-C.
+"""`palaestra serve vllm MODEL`: start vLLM servers for the engine of a run, and watch them until Ctrl-C.
 
-A server that dies, or hangs, is started again on its port, and is given the newest weights that it had. Left out: how
-one is started (`palaestra.agents.engines.vllm.launch`), and who uses them (`--engine.kind vllm --engine.urls ...`).
+A server that ends or hangs is started again on its port, and gets the newest weights that it had. Left out: starting
+one (`palaestra.agents.engines.vllm.launch`), and the run that uses them (`--engine.kind vllm --engine.urls ...`).
 """
 
 import shutil
@@ -68,7 +68,7 @@ class ServeVLLMOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until interrupted."""
+    """Run the servers until interrupted."""
     import shlex
 
     from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here
@@ -117,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def watch(servers: Sequence["Server"], start_seconds: float) -> None:  # type: ignore[name-defined]  # noqa: F821
-    """Start again what dies or hangs, until interrupted; `Broken` where that is of no use."""
+    """Start each server again that ends or hangs, until interrupted. Raise `Broken` if one ends again and again."""
     silent, early = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
     started_at = dict.fromkeys(servers, time.monotonic())
     while True:
@@ -139,7 +139,7 @@ def watch(servers: Sequence["Server"], start_seconds: float) -> None:  # type: i
 
 
 def _check_model(name: str, kind: str) -> None:
-    """Refuse what vLLM would refuse after half a minute and a page of words."""
+    """Raise a UsageError for a model that vLLM would refuse: vLLM itself does so later and less clearly."""
     from transformers import AutoConfig
 
     from palaestra.agents.engines.vllm.checks import refused_on_cpu

@@ -1,7 +1,7 @@
-"""`palaestra sft FILE... --model NAME`: a student imitates recorded episodes, those of `palaestra collect` for one.
+"""`palaestra sft FILE... --model NAME`: train a model to imitate recorded episodes, as `palaestra collect` writes them.
 
-`palaestra sft --resume RUN` goes on with a run that was interrupted, killed or stopped by an error. Left out: choosing
-episodes. Whatever the files hold is imitated, but for what cannot be, which is counted.
+`palaestra sft --resume RUN` resumes a run that was interrupted, killed or stopped by an error. Left out: choosing
+episodes. All episodes of the files are imitated; those that cannot be imitated are counted.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class SFTOptions(RunOptions):
 
 
 def parse(arguments: Sequence[str]) -> SFTOptions:
-    """Options whose defaults fit the model that is asked for, or are those of the run that is gone on with."""
+    """Return the options. Their defaults fit the model that is named, or are those of the run that is resumed."""
     arguments, positional = with_settings(arguments, SFTOptions)
     prog, resumed = "palaestra sft", option_value(arguments, "--resume")
     if not resumed:
@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str]) -> SFTOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Imitate, and keep the model."""
+    """Train the model by imitation, and save it."""
     require_alone("palaestra sft")
     options, console = parse(arguments), Console()
     import_allowed(options.allow_code)

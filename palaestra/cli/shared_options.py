@@ -26,7 +26,7 @@ class EnvironmentOptions:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The options of the environment, its split among them."""
+        """The options of the environment, with its split."""
         split = {} if self.split is None else {"split": self.split}
         return {**split, **from_pairs(self.env_options, "env_options")}
 

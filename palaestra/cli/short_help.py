@@ -1,4 +1,4 @@
-"""The help of a command that takes a run through its steps: its main options, each with the first sentence on it.
+"""The short help of a command that trains a run: its main options, each with the first sentence of its text.
 
 Left out: the other settings, which `--help-all` shows.
 """
@@ -69,7 +69,7 @@ def short_help(default: Any, prog: str, about: str | None) -> str:
 
 @cache
 def field_texts(kind: type) -> dict[str, str]:
-    """Return the text under each field of a class and of the dataclasses that it extends, as their sources have it."""
+    """Return the text under each field of a class and of the dataclasses that it extends, from their source code."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if base is kind or is_dataclass(base)]):
         (definition,) = ast.parse(inspect.getsource(base)).body
@@ -81,7 +81,7 @@ def field_texts(kind: type) -> dict[str, str]:
 
 
 def _lines(invocation: str, setting: Setting, value: Any) -> list[str]:
-    """Return the lines of one option: what to type, the first sentence on it, and its default."""
+    """Return the lines of one option: what to type, the first sentence of its text, and its default."""
     text = field_texts(setting.owner).get(setting.field, "")
     text = next((marker.help for marker in get_args(setting.annotation) if getattr(marker, "help", None)), text)
     text = re.split(r"(?<=\.)\s+(?=[A-Z`])", text)[0]
@@ -96,7 +96,7 @@ def _lines(invocation: str, setting: Setting, value: Any) -> list[str]:
 
 
 def _invocation(setting: Setting) -> str:
-    """Return an option with what it takes."""
+    """Return an option as it is typed, with a placeholder for its value."""
     if setting.annotation is bool:
         return f"{setting.flag}, {setting.words(False)[0]}"
     aliases = [alias for marker in get_args(setting.annotation) for alias in getattr(marker, "aliases", None) or ()]
@@ -105,7 +105,7 @@ def _invocation(setting: Setting) -> str:
 
 
 def _metavar(annotation: Any) -> str:
-    """Return what stands for a value of this type."""
+    """Return the placeholder for a value of this type."""
     inner, *markers = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if metavar := next((marker.metavar for marker in markers if getattr(marker, "metavar", None)), None):
         return str(metavar)
@@ -120,5 +120,5 @@ def _metavar(annotation: Any) -> str:
 
 
 def _columns() -> int:
-    """Return the width of the terminal, of which no more than 120 columns are used."""
+    """Return the number of columns to use: the width of the terminal, at most 120."""
     return min(shutil.get_terminal_size().columns, 120)

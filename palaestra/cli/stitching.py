@@ -53,18 +53,18 @@ class Stitching:
         return Agent(Stitched(lambda task: self._solution(task, self._problem(places, task)), format))
 
     def computes(self, places: Arena, task: int) -> bool:
-        """Return whether the solution of that task computes something."""
+        """Return whether the solution of that task has a step that a tool can compute."""
         return bool(self._solution(task, self._problem(places, task)).steps)
 
     def missing(self) -> str:
-        """Return the error text if no task has data of the key, which may be misspelt; else an empty text."""
+        """Return an error text if no task's data has the key, which may be misspelt; else ""."""
         if self._from_file or self._function or self._key in self._keys:
             return ""
         names = ", ".join(sorted(self._keys)) or "nothing"
         return f"--stitch is {self._key!r}, and no task has data of that name; their data has: {names}"
 
     def fits(self, record: Record) -> bool:
-        """Return whether the tools returned the values that the solution states."""
+        """Return whether the tools in an episode returned the values that the solution states."""
         from palaestra.agents.policies.stitched import agrees
 
         attempt = record.episode.attempt

@@ -1,6 +1,6 @@
-"""`palaestra sweep ID --over SETTING=VALUE,VALUE`: train a grid of settings over seeds, and hold the arms together.
+"""`palaestra sweep ID --over SETTING=VALUE,VALUE`: train a grid of settings with several seeds, and compare them.
 
-Everything that `palaestra train` takes may be given, or swept over. The same command again goes on where it stopped.
+Every option of `palaestra train` may be given, or swept over. The same command again resumes where it stopped.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class SweepOptions(train.TrainOptions):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run what is missing, then print the table; 1 where a run failed."""
+    """Train the runs that are missing, then print the table. Return 1 if a run failed."""
     if option_value(arguments, "--resume") is not None:
         raise UsageError("to resume a sweep, run the same command with the same --run, without --resume")
     options = train.parse(arguments, "palaestra sweep", _ABOUT, SweepOptions)
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _arms(options: SweepOptions, arguments: Sequence[str]) -> dict[str, GRPOConfig]:
-    """The config of each arm, as train understands its options."""
+    """Return the config of each arm (a combination of settings) by its name, as `palaestra train` reads its options."""
     grid: list[list[tuple[str, str]]] = []
     for text in options.over:
         name, _, values = text.partition("=")

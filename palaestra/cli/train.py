@@ -1,6 +1,6 @@
-"""`palaestra train ID`: GRPO on the tiny agent or on a model from disk or hub, into a run folder that survives.
+"""`palaestra train ID`: train the tiny agent, or a model from disk or hub, with GRPO; a run folder holds the results.
 
-`palaestra train --resume RUN` goes on with a run that was interrupted, killed or stopped by an error.
+`palaestra train --resume RUN` resumes a run that was interrupted, killed or stopped by an error.
 """
 
 from collections.abc import Sequence
@@ -45,10 +45,10 @@ class TrainOptions(RunOptions):
 def parse(
     arguments: Sequence[str], prog: str, about: str | None = None, kind: type[TrainOptions] = TrainOptions
 ) -> TrainOptions:
-    """Options whose defaults fit the model, the recipe and its parts that are asked for; `about` is what `--help` says
-    in place of train's, `kind` may have more of them.
+    """Return the options. Their defaults fit the model, the recipe and its parts that are named. `about` replaces the
+    text of `--help`; `kind` may have further options.
 
-    Those of a run that is gone on with are the defaults then: what differs from them was asked for.
+    For a run that is resumed, its saved options are the defaults: an option that differs was named by the user.
     """
     arguments, positional = with_settings(arguments, kind)
     resumed, model = option_value(arguments, "--resume"), option_value(arguments, "--model")
@@ -85,7 +85,7 @@ def parse(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train, measure before and after, export the model."""
+    """Train an agent, measure it before and after, and export its model."""
     options, console = parse(arguments, "palaestra train"), Console()
     # Only now: they import torch, and `--help` needs none.
     from palaestra.cli.results import result_table, shares_table
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.trainers.setup.open_run import check, check_judge, check_ranks, open_model, settled
 
     def opened() -> "tuple[Run, object]":
-        """The run's folder. What cannot work is refused before one is made."""
+        """Open the run's folder, and its model or None. A config that cannot work is refused before that."""
         if not ranks.first:
             return Run(ranks.broadcast(Path), options.config, rank=ranks.rank), None
         new_run, local = begun(options.config)

@@ -1,4 +1,4 @@
-"""`palaestra view RUN`: a run, several runs side by side, or files of episodes, as one page; live with --serve."""
+"""`palaestra view RUN`: show a run, several runs or files of episodes as one HTML page; --serve follows a run live."""
 
 import re
 import webbrowser
@@ -57,7 +57,7 @@ class ViewOptions(Reported):
 
 
 def chosen_numbers(text: str, what: str = "steps") -> frozenset[int] | None:
-    """`1,5,10-20` as numbers; None for all."""
+    """Return the numbers in a text such as `1,5,10-20`; None for an empty text, which means all."""
     if not text.strip():
         return None
     chosen: set[int] = set()
@@ -73,7 +73,7 @@ def chosen_numbers(text: str, what: str = "steps") -> frozenset[int] | None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the page, or serve it until interrupted."""
+    """Write the page; with --serve, serve it until interrupted."""
     options = tyro.cli(ViewOptions, args=list(arguments), prog="palaestra view")
     if not options.paths:
         raise UsageError("name a run's folder, or one or more episode files: palaestra view RUN")

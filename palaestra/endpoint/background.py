@@ -1,6 +1,6 @@
-"""An event loop on its own thread, for coroutines that both plain code and other event loops start.
+"""An event loop on its own thread, on which plain code and other event loops can start coroutines.
 
-Left out: what runs on it.
+Left out: what the coroutines do.
 """
 
 import asyncio
@@ -40,9 +40,10 @@ class BackgroundLoop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def outcome(self, work: Coroutine[Any, Any, T], seconds: float, blocking: bool) -> T:
-        """Run work and return its outcome. Work has its own timeouts: `seconds` detects a loop that has died.
+        """Run work and return its outcome. Any event loop except this one can await the call.
 
-        If `blocking`, it blocks this thread and awaits nothing; if not, any event loop but this one can await it.
+        If `blocking`, the call blocks its thread instead, and takes at most `seconds`: work has its own timeouts, and
+        a call that takes longer shows that this loop has died.
         """
         future = self.submit(work)
         try:

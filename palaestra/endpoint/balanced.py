@@ -1,9 +1,9 @@
 """Several servers of one model as one: each question goes to the least loaded, and to another one if that fails.
 
-A server that fails gets no more questions until it has passed a health check, a free question every few seconds, so
-that no question waits for a server that hangs. If all have failed, each is tried again until the patience is over;
-then, until some question is answered, no other waits as long. Everything runs on one event loop. Left out: the content
-of questions, and a server's own timeouts (`client`).
+A server that fails gets no more questions until it passes a health check, a free request that is sent every few
+seconds. So no question waits for a server that hangs. If all servers have failed, a question tries them again for
+`patience` seconds. Until some question is answered after that, each question tries every server only once. Everything
+runs on one event loop. Left out: the content of questions, and a server's own timeouts (`client`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Served(Protocol):
         """Return the next turn. Raise `Broken` or `UsageError` if there is none."""
 
     def check(self) -> Coroutine[Any, Any, None]:
-        """Raise a UsageError if it cannot be reached."""
+        """Raise a UsageError if the source cannot be reached."""
 
     def aclose(self) -> Coroutine[Any, Any, None]:
         """Close the connections."""

@@ -1,11 +1,11 @@
-"""Client of `/chat/completions` and `/audio/transcriptions`: a call returns a whole answer or raises a clear reason.
+"""Client of `/chat/completions` and `/audio/transcriptions`: a call returns a whole answer or raises a clear error.
 
-No server can hang a run or fill the memory: every try has a timeout that trickled bytes do not extend, and every body a
+No server can hang a run or fill the memory: every try has a timeout that slow bytes do not extend, and every body has a
 maximum size. A question fails in two ways: with `UsageError` if all would fail alike (a wrong key, model or address),
 so the run should stop, and with `Broken` if this one could not be answered after retries for `patience` seconds. A
 refusal that may mean either (400, 403, 404) is a `UsageError` until the server has answered something, and `Broken`
 from then on. The key is sent to the server and shown nowhere: it is removed from everything that the server returns,
-answers too. Left out: streaming, since a turn is needed whole.
+answers too. Left out: streaming, since only a whole turn can be used.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class _Refusal(NamedTuple):
 
 
 class Endpoint:
-    """A served model. It belongs to the event loop of the first call; close it there."""
+    """A served model. All calls, and closing it, must run on the event loop of the first call."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self.config = config
@@ -123,7 +123,7 @@ class Endpoint:
         return text
 
     async def check(self) -> None:
-        """Send a free request. Raise a UsageError if the server is unreachable, refuses the key, or is another kind."""
+        """Send a free request. Raise a UsageError if the server is unreachable, refuses the key or sends a web page."""
         try:
             async with asyncio.timeout(min(self.config.timeout, self.config.connect_timeout + 5.0)):
                 response = await self._send("/models", None)
@@ -144,7 +144,7 @@ class Endpoint:
     # Inside.
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Retry until there is an answer or a refusal, or the patience is over."""
+        """Repeat `attempt` until it returns, or raises a refusal, or `patience` is over. Return its outcome."""
         async with self._at_once:
             try:
                 outcome = await self._retried(attempt)
@@ -177,7 +177,7 @@ class Endpoint:
             log.warning("%s: %s%s", self._address, again, for_long)
 
     async def _try(self, request: dict[str, Any], max_tokens: int | None) -> ChatCompletion:
-        """Send the question once, when the rate limits allow, and return the answer or raise the failure."""
+        """Send the question once, as soon as the rate limits allow. Return the answer or raise the failure."""
         body = json.dumps(request, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
         def read(document: Mapping[str, Any]) -> ChatCompletion:
@@ -204,7 +204,7 @@ class Endpoint:
         read: Callable[[Mapping[str, Any]], T],
         headers: Mapping[str, str] | None = None,
     ) -> "T | _Refusal":
-        """Send one request within the rate limits, and return what `read` makes of the response, or the refusal."""
+        """Send one request within the rate limits. Return the result of `read` on the response, or the refusal."""
         await self._requests.take(1)
         booked = await self._tokens.take((len(body) / 4 if path == PATH else 0) + tokens)
         self.totals.tries += 1
@@ -235,7 +235,7 @@ class Endpoint:
         return _Refusal(problem.status or status, problem, response.wait)
 
     def _judge(self, status: int, problem: Problem, wait: float | None) -> NoReturn:
-        """Raise the error for a refusal: try again, stop the run, or give up this question."""
+        """Raise the error for a refusal: to try again, to stop the run, or to give up this question."""
         quota = problem.code == "insufficient_quota"
         if not quota and (status in _AGAIN or status >= 500 or status < 400):
             reason = f"it answered {status}: {self._shown(problem.message)}"
@@ -243,7 +243,7 @@ class Endpoint:
         raise self._refused(self._refusal(status, problem), always=quota or status in (401, 402))
 
     def _refused(self, reason: str, *, always: bool = False) -> UsageError | Broken:
-        """Return a UsageError if every question would fail so (assumed until one is answered), else `Broken`."""
+        """Return a UsageError if every question would fail like this (assumed until one is answered), else `Broken`."""
         return UsageError(reason) if always or not self.totals.answers else Broken(reason)
 
     def _refusal(self, status: int, problem: Problem) -> str:

@@ -110,12 +110,12 @@ class Secret:
         return text.replace(self._value, "***") if len(self._value) >= _SECRET_LETTERS else text
 
     def hide_bytes(self, data: bytes) -> bytes:
-        """Return a body without the key, before any of it is cut off."""
+        """Return a body without the key. Call this before the body is cut, since a part of a key is not found."""
         return data.replace(self._value.encode(), b"***") if len(self._value) >= _SECRET_LETTERS else data
 
 
 def address_of(base_url: str, name: str = "base_url", example: str = "http://localhost:8000/v1") -> str:
-    """Return a base URL in a normal form, without a final slash or `/chat/completions`; errors call it `name`."""
+    """Return a base URL in a normal form, without a final slash or `/chat/completions`. `name` is used in errors."""
     try:
         parts = urlsplit(base_url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

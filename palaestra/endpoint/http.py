@@ -1,8 +1,9 @@
-"""One server over HTTP: bounded requests with retries, for endpoints and remote sandboxes.
+"""Requests to one server over HTTP, with maximum sizes and retries, for endpoints and remote sandboxes.
 
-No body is read beyond its maximum size or accepted compressed (it may be a thousand times as large), no redirect is
-followed, no cookie stored, no proxy used for this machine. A failure that may pass raises `RetryableError`. The key
-goes into one header and is shown nowhere. Left out: the meaning of the messages, and how long one try may take.
+A body is read only up to its maximum size. A compressed body is refused, since it may become a thousand times as large.
+Redirects are not followed, cookies are not stored, and no proxy is used to reach this machine. A temporary failure
+raises `RetryableError`. The key goes into one header and is shown nowhere. Left out: the meaning of the messages, and
+how long one try may take.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class _Pool:
 
 
 class HttpClient:
-    """Client of one server. It belongs to the event loop of the first call; close it there."""
+    """Client of one server. All calls, and closing it, must run on the event loop of the first call."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class HttpClient:
         size_option: str = "",
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`keep`: connections kept open, None for all. `purpose` is part of the error for a missing library.
+        """`keep`: idle connections kept open, None for all. `purpose` is part of the error for a missing library.
 
         `size_option` names the option that allows larger answers. `transport` replaces the network.
         """
@@ -175,7 +176,7 @@ class HttpClient:
             await pool.client.aclose()
 
     def _pool(self) -> _Pool:
-        """Return the first pool with a free place, so that few connections stay open, or else a new pool."""
+        """Return the first pool that can take a request, so that few connections stay open, or else a new pool."""
         free = next((pool for pool in self._pools if pool.busy < _POOL or self._transport is not None), None)
         if free is None:
             free = _Pool(self._made())
@@ -206,7 +207,7 @@ class HttpClient:
             ) from None
 
     async def _read(self, response: "httpx.Response", max_bytes: int) -> bytes:
-        """Return the raw body up to the limit; only the beginning of a refusal's body."""
+        """Return the raw body. Raise `RetryableError` if it is too large; of a refusal's body, return the beginning."""
         refused = response.status_code >= 300
         if response.headers.get("content-encoding", "identity") != "identity":
             if refused:

@@ -1,7 +1,7 @@
-"""A judge: a served model whose answers are parsed strictly. An unreadable answer is requested again, or given up.
+"""A judge: a served model whose answers are parsed strictly. An answer that cannot be parsed is requested again.
 
-Several servers share the questions (`balanced`). A question without a readable answer in time raises `Broken`, so what
-was to be judged is dropped and counted, never scored 0. Left out: the questions, and how an answer is parsed
+Several servers share the questions (`balanced`). A question without a readable answer in time raises `Broken`: its
+episode is dropped and counted, never scored 0. Left out: the questions, and how an answer is parsed
 (`envs.rewards.judge`, `palaestra.judging`).
 """
 
@@ -37,7 +37,7 @@ class JudgeCounts:
 
 
 class JudgeClient(Generic[T]):
-    """Requests verdicts, on a thread of its own. Close it."""
+    """Client that requests verdicts, on a thread of its own. Close it after use."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class JudgeClient(Generic[T]):
         self._background = BackgroundLoop("the judge's endpoint")
 
     async def ask(self, messages: Sequence[Message]) -> T:
-        """Return the verdict, from any event loop. Raise Broken if there is none, UsageError if none is possible."""
+        """Return the verdict, on any event loop. Raise Broken if there is none, UsageError if none is possible."""
         work = self._within(list(messages))
         return await self._background.outcome(work, self._deadline + _GRACE, blocking=False)
 

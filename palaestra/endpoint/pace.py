@@ -10,7 +10,7 @@ _LOOK = 1.0
 
 
 class Pace:
-    """Allows at most `limit` in any `window` seconds; None means no limit. An amount above the limit goes alone."""
+    """Allows at most `limit` in any `window` seconds (None: no limit). A larger amount waits for an empty window."""
 
     def __init__(self, limit: float | None, window: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
@@ -21,7 +21,7 @@ class Pace:
         self._line = asyncio.Lock()
 
     async def take(self, amount: float) -> list[float]:
-        """Wait until `amount` fits, book it and return the entry. The caller may later correct its second number."""
+        """Wait until `amount` fits, book it, and return [time, amount]. The caller may later correct that amount."""
         entry = [0.0, amount]
         if self._limit is None:
             return entry
@@ -33,7 +33,7 @@ class Pace:
         return entry
 
     def _wait(self, amount: float) -> float:
-        """Return the seconds until the oldest entry leaves the window, or 0 if the amount fits now."""
+        """Return 0 if the amount fits now, else the seconds until the oldest entry leaves the window."""
         assert self._limit is not None
         now = self._clock()
         while self._spent and self._spent[0][0] + self._window <= now:

@@ -1,6 +1,6 @@
 """Parse a server's answer and check its figures.
 
-A body is untrusted JSON: a value of an unexpected type raises `UnreadableReply`, never crashes. Token counts may be
+A body is untrusted JSON: a value of an unexpected type raises `UnreadableReply`, no other error. Token counts may be
 wrong, so each is checked against the request and the text; an impossible one is estimated and marked. Left out: HTTP,
 timeouts and retries (`client`).
 """
@@ -101,12 +101,12 @@ class Problem:
 
     @property
     def is_length(self) -> bool:
-        """True when the dialogue has outgrown the model."""
+        """True if the dialogue is longer than the model's context."""
         return self.code == "context_length_exceeded" or bool(_TOO_LONG.search(self.message))
 
 
 def parse(body: bytes) -> Mapping[str, Any]:
-    """Return the JSON object in a body."""
+    """Return the JSON object in a body. Raise `UnreadableReply` if there is none."""
     try:
         document = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -154,7 +154,7 @@ def plain(text: str) -> str:
 
 
 def read_answer(document: Mapping[str, Any], *, max_tokens: int | None, sent_bytes: int) -> ChatCompletion:
-    """Return the turn in an answer; its usage has no cost yet."""
+    """Return the turn in an answer, with a cost of 0: prices are not known to this function."""
     choices = document.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
@@ -179,7 +179,7 @@ def read_transcript(document: Mapping[str, Any]) -> str:
 
 
 def _usage(reported: Any, max_tokens: int | None, answer_bytes: int, sent_bytes: int) -> tuple[Usage, int]:
-    """Return the figures, impossible ones replaced by estimates, and the reported completion tokens less thinking."""
+    """Return the token counts, with estimates for impossible ones, and the completion tokens without the thinking."""
     figures = reported if isinstance(reported, dict) else {}
     prompt = _count(figures.get("prompt_tokens"), 1, sent_bytes + _TEMPLATE_TOKENS)
     max_completion = max(max_tokens or 0, answer_bytes) + MOST_HIDDEN_TOKENS
@@ -217,7 +217,7 @@ def _calls(value: Any) -> tuple[ToolCall, ...]:
 
 
 def _text(value: Any, where: str) -> str:
-    """Return a string without lone surrogates, which cannot be written to files; parts of a text are joined."""
+    """Return a text, with the parts of a list joined, and without lone surrogates, which cannot be written to files."""
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(part, dict) for part in value):

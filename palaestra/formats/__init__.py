@@ -1,7 +1,7 @@
 """Call formats: the text form of a tool call, as an agent writes it and an environment reads it.
 
-A format is a module with two functions: `parse(text, tools=()) -> Parsed`, which never raises whatever the agent wrote,
-and `render(calls, content="") -> str`, its inverse. Most are methods of a `Dialect`. Rules for all formats:
+A format is a module with two functions: `parse(text, tools=()) -> Parsed`, which raises no error for any text, and
+`render(calls, content="") -> str`, its inverse. Most are methods of a `Dialect`. Rules for all formats:
 
 - A fault names what is wrong and where, and shows the right form of its own dialect. A turn without calls and without
   faults is the answer; content is the text outside calls and thinking.

@@ -1,16 +1,16 @@
-"""The auto call format: the dialect that the turn's own marks show.
+"""The auto call format: each turn is read in the dialect that its own marks show.
 
 The earliest mark outside thinking decides, and the whole turn is read in that one dialect:
 
 1. marks that only one dialect writes: harmony's channels, deepseek's and mistral's special tokens, `<function=`
    (qwen3_coder), `<|python_tag|>` (llama3), a turn that is a message in JSON (openai), and `<tool_call>`: qwen3_coder
    before `<function=`, glm before a name, hermes otherwise;
-2. where there are none, marks that may stand in prose: a line that begins with a bare call (llama3), tags that are
+2. if there are none, marks that may also occur in prose: a line that begins with a bare call (llama3), tags that are
    closed and not quoted (`<code>` only on a line of its own or around a fence), fences;
-3. where there are none either, the turn is an answer.
+3. if there are none of these either, the turn is an answer.
 
-For trying models out and for mixed collections. A training run pins its format (`detect`): here a change of dialect
-goes unnoticed. Calls are written as hermes. Left out: turns in more than one dialect.
+Use it to try models, and for episodes of several models. A training run has one fixed format (`detect`), since this one
+does not show when a model changes its dialect. Calls are written as hermes. Left out: turns in more than one dialect.
 """
 
 import re
@@ -38,7 +38,7 @@ _MARKERS = re.compile("|".join(f"(?P<{name}>{mark})" for name, (_, mark) in _SUR
 
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn in the dialect it is written in."""
+    """Read a turn in the dialect that its marks show."""
     sure = [_SURE[mark.lastgroup][0].parse for mark in first_marks(text, _MARKERS) if mark.lastgroup]
     parsed = _first_with_calls(sure, text, tools)
     if parsed and parsed.calls:
@@ -58,7 +58,9 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
 
 
 def _first_with_calls(readers: list[Any], text: str, tools: Schemas) -> Parsed | None:
-    """Return the turn as read by the first dialect that finds a call in it, else a fault, else anything."""
+    """Return the turn as the first reader parses it that finds a call; if none does, as the first that finds a fault;
+    else as the first of all. None if there are no readers.
+    """
     results = [read(text, tools) for read in dict.fromkeys(readers)]
     readable = [parsed for parsed in results if any(isinstance(call, ParsedCall) for call in parsed.calls)]
     faulty = [parsed for parsed in results if parsed.calls]

@@ -1,7 +1,7 @@
 """Detect the call format that a chat template writes, from the template's own text.
 
 A dialect is recognized by marks that no other dialect writes, so the order below only matters where one dialect's marks
-contain another's. Left out: running the template, and the dialects that the prompt decides (tags, fence).
+contain another's. Left out: running the template, and dialects that the prompt asks for (tags, fence).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Common code of the dialects: a turn is read at their marks, and written as its content followed by the calls.
+"""Common code of the dialects: find the marks of calls in a turn, and write a turn as its content and then its calls.
 
 Left out: how to read a call at a mark, which each dialect's own module defines.
 """
@@ -14,7 +14,7 @@ from palaestra.formats.scanning import MarkReader, TurnScan, walk
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one family writes calls. Its module offers the methods as its own functions."""
+    """The form in which one family of models writes calls. A format's module has the methods as its functions."""
 
     example: str
     markers: "re.Pattern[str]"
@@ -33,7 +33,7 @@ class Dialect:
         return parsed if turn.final else stray.check(parsed, turn)
 
     def render(self, calls: Iterable[ParsedCall], content: str = "") -> str:
-        """Write a turn; a UsageError for what the dialect has no way to write."""
+        """Return a turn as text. Raise a UsageError if the dialect cannot write it."""
         return before_calls(content, self.between.join(map(self.writer, calls)), self.between)
 
     def _read(self, turn: TurnScan, marker: "re.Match[str]") -> int:

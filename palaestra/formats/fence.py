@@ -2,8 +2,8 @@
 
 The dialect of base models and of CodeAct (2402.01030). Every other block is text. The tool is the one named `python`,
 otherwise the first that takes `code`. A fence of more backticks may contain shorter ones. A block may be indented, as
-in a list: its code begins where its fence does. Left out: tools that take anything else, and blocks without their last
-line, since nothing shows that they were complete.
+in a list: the indent of its fence is removed from the code. Left out: tools that take anything else, and blocks without
+a closing fence, since nothing shows that they were complete.
 """
 
 import re
@@ -55,7 +55,7 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
 
 
 def _dedented(code: str, indent: int) -> str:
-    """Return code without the indent of its fence; a line with fewer blanks loses those that it has."""
+    """Return code without the indent of its fence. A line with a smaller indent loses its whole indent."""
     lines = code.split("\n")
     return "\n".join(line[min(indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines)
 

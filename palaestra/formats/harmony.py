@@ -1,11 +1,11 @@
-"""The harmony call format: messages on channels; one addressed to a tool is a call.
+"""The harmony call format: messages on channels. A message that is addressed to a tool is a call.
 
     <|channel|>analysis<|message|>thinking<|end|><|start|>assistant
     <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
 
-Written by gpt-oss. A turn begins behind `<|start|>assistant`. The recipient may stand before or behind the channel;
-text on `analysis` is thinking, and `final`, if there is one, is the whole content. The built-in `python` tool
-takes bare code. Left out: the other built-in tools' own argument forms.
+Written by gpt-oss. A turn begins after `<|start|>assistant`. The recipient may come before or after the channel. Text
+on `analysis` is thinking. If there is text on `final`, it is the whole content. The built-in `python` tool takes bare
+code. Left out: the argument forms of the other built-in tools.
 """
 
 import re
@@ -34,7 +34,7 @@ _NO_HEADERS = ("<|end|>", "<|call|>", "<|return|>")
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Return calls as messages on `commentary`, with the content before them there too; content alone is `final`."""
+    """Return the content and the calls as messages on `commentary`; content without calls is a message on `final`."""
     written = [_written(call) for call in calls]
     if content:
         channel = "commentary" if written else "final"

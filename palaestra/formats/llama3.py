@@ -1,9 +1,8 @@
-"""The llama3 call format: `{"name": ..., "parameters": {...}}`, bare or behind `<|python_tag|>`, `;` between calls.
+"""The llama3 call format: `{"name": ..., "parameters": {...}}`, bare or after `<|python_tag|>`, `;` between calls.
 
-Written by Llama 3.1 to 3.3. With no tag around it, an object counts as a call only where it begins a line or stands
-directly behind another call, its first key is one that calls have, it has no key that calls do not have, and it has
-arguments or names a tool that is offered: any other JSON is an answer. Left out: `<|python_tag|>` before code, for the
-tools that the model brings along itself.
+Written by Llama 3.1 to 3.3. An object without the tag is a call only if it begins a line or directly follows another
+call, has only keys of calls, and has arguments or names an offered tool; any other JSON is an answer. Left out:
+`<|python_tag|>` before code, which is for the built-in tools of the model.
 """
 
 import re

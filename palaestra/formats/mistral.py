@@ -1,8 +1,8 @@
 """The mistral call format: `[TOOL_CALLS]name[ARGS]{...}` once per call, or `[TOOL_CALLS] [{...}, {...}]` for all.
 
 The first is written by models with a tokenizer from version 11 on (Devstral, Ministral 3, Magistral), the second by
-those before. Both are read, `[ARGS]` may be missing, and `[CALL_ID]` is passed over; the first is written. `[THINK]` is
-thinking. Left out: calls in a version 3 list without its closing bracket, since nothing shows that it was complete.
+those before. Both are read, `[ARGS]` may be missing, and `[CALL_ID]` is ignored; the first is written. `[THINK]` begins
+thinking. Left out: calls in a list of the second form that is not closed, since nothing shows that it was complete.
 """
 
 import re
@@ -37,7 +37,7 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
 
 
 def _add_list(turn: TurnScan, value: Any, lenient: bool, position: int) -> None:
-    """Add the calls of the older form; one object without its list counts as well."""
+    """Add the calls of a list, which is the older form; a single object without a list is read too."""
     items = value if isinstance(value, list) else [value]
     if not items:
         turn.fault("the list of calls is empty", position)

@@ -1,4 +1,4 @@
-"""The openai call format: a chat message whose `tool_calls` a server has already read, as a dict or as its JSON text.
+"""The openai call format: a chat message in which a server has parsed the `tool_calls`, as a dict or as JSON text.
 
     {"role": "assistant", "content": ..., "tool_calls": [{"id": ..., "function": {"name": ..., "arguments": "{...}"}}]}
 
@@ -38,7 +38,9 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
 
 
 def parse_message(message: Any, text_format: Format | None = None, tools: Schemas = ()) -> Parsed:
-    """Read a message of a server; never raises. Without `tool_calls` its content is read in `text_format`, if given."""
+    """Read a message of a server; never raises. If it has no `tool_calls`, its content is read in `text_format`, or
+    without any format if that is None.
+    """
     if not isinstance(message, dict):
         message = {"tool_calls": [message]}
     tool_calls, content = message.get("tool_calls"), _text(message.get("content"))
@@ -50,7 +52,7 @@ def parse_message(message: Any, text_format: Format | None = None, tools: Schema
 
 
 def render_message(calls: Iterable[ParsedCall], content: str = "") -> dict[str, Any]:
-    """Return a message as such a server sends it."""
+    """Return a message as an OpenAI-compatible server sends it."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     functions = [{"name": call.name, "arguments": dump(call.arguments)} for call in calls]
     tool_calls = [{"id": f"call_{i}", "type": "function", "function": function} for i, function in enumerate(functions)]

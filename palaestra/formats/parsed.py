@@ -57,4 +57,4 @@ class Format(Protocol):
         """Read a turn; never raises. Values written as bare text are typed by the schemas in `tools`."""
 
     def render(self, calls: Iterable[ParsedCall], content: str = "") -> str:
-        """Write a turn so that `parse` reads it back; a UsageError for what the dialect has no way to write."""
+        """Return a turn that `parse` reads back. Raise a UsageError if the dialect cannot write it."""

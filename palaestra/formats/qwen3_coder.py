@@ -9,9 +9,9 @@
     </tool_call>
 
 Written by Qwen3-Coder, Qwen3.5 and Nemotron 3. The dialect has no escapes: a value ends at the first `</parameter>`
-that another parameter, the end of the call or the end of the turn follows. Read leniently: a missing `<tool_call>`,
-which these models often leave out, a missing last `</tool_call>`, and several functions in one `<tool_call>`. Left out:
-guessing where an unclosed value ends.
+that another parameter, the end of the call or the end of the turn follows. Three deviations are read and marked as
+lenient: a missing `<tool_call>`, which these models often leave out, a missing last `</tool_call>`, and several
+functions in one `<tool_call>`. Left out: guessing where an unclosed value ends.
 """
 
 import re

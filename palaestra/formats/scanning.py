@@ -1,8 +1,8 @@
 """One forward walk over a turn, which separates thinking, content and the beginnings of calls.
 
-`walk` handles thinking, the limit of calls and the content; a format passes a pattern of its markers and a reader that
-is called at each of them. Every position only moves forward and every look ahead is bounded or done
-at most `MAX_CALLS` times, so the time is linear whatever the agent wrote. Left out: values (`values`).
+`walk` handles thinking, the limit of calls and the content. A format passes a pattern of its markers, and a reader that
+is called at each marker. The position only moves forward, and each look ahead is bounded or done at most `MAX_CALLS`
+times, so the time is linear for any text of an agent. Left out: values (`values`).
 """
 
 import re
@@ -50,7 +50,7 @@ class TurnScan:
         """Index after the last call or fault; -1 before the first."""
 
     def add(self, call: ParsedCall | str, position: int) -> None:
-        """Record a call, or a fault with the reason why it is not a call."""
+        """Record a call. A text is the reason why there is no call: record it as a fault."""
         if isinstance(call, str):
             self.fault(call, position)
         else:
@@ -75,10 +75,11 @@ class TurnScan:
         return f"expected {expected}, found {actual}"
 
     def skip(self, reason: str, position: int, closer: str = "", begin: int = -1) -> int:
-        """Record a fault, and return where reading continues: after the closing tag of the faulty block that begins
-        there (or at `begin`), or at the next marker if it has none.
+        """Record a fault at `position`. Return the index where reading continues: after the next marker if it is
+        `closer`, the closing tag of the faulty block, otherwise at the next marker. The search for the marker starts at
+        `begin`, or at `position` if `begin` is negative.
 
-        Thinking in between is skipped; a `</think>` without an opening tag is not: the block may have been a thought.
+        Thinking in between is skipped. A `</think>` without an opening tag is not: the block may have been a thought.
         """
         self.fault(reason, position)
         position = position if begin < 0 else begin
@@ -136,8 +137,8 @@ def strip_thinking(text: str) -> Parsed:
 
 
 def first_marks(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
-    """Return the first marker outside thinking; and if a `</think>` without an opening tag follows, also the first
-    after that: the tag may have ended thinking, or may be part of a call."""
+    """Return the first marker outside thinking. If a `</think>` without an opening tag follows it, also return the
+    first marker after that tag: the tag may have ended thinking, or may be part of a call."""
     matches: list[re.Match[str]] = []
 
     def read(turn: TurnScan, marker: "re.Match[str]") -> int:

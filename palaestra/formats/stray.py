@@ -1,6 +1,8 @@
-"""Find a call in a form that the turn's dialect does not read: a fault, which would otherwise count as the answer.
+"""Find a call that is written in a form that the turn's dialect does not read, and report it as a fault.
 
-Small models omit the tags around a call, or write those of another family. So the content of a turn without calls is
+Without this the turn would count as the answer.
+
+Small models omit the tags around a call, or write the tags of another family. So the content of a turn without calls is
 checked again. It is a fault if it calls an offered tool in one of these forms:
 
 - between the marks of any dialect (`_MARKS`), known or not: a tag or a special token whose own name speaks of a tool, a
@@ -59,7 +61,7 @@ _ENDING = re.compile(rf"(?:(?P<tag>{_TAG})|[)}}])[])]*+{_BEHIND}")
 
 
 def check(parsed: Parsed, turn: TurnScan) -> Parsed:
-    """Return the turn with a fault if it calls an offered tool in another form only; else unchanged."""
+    """Return the turn with a fault if it has no call but calls an offered tool in another form; else unchanged."""
     content = parsed.content
     if parsed.calls or not content:
         return parsed
@@ -96,7 +98,7 @@ def _object(content: str, names: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _called(value: Any, names: Sequence[str]) -> str:
-    """Return the first tool that a decoded value calls; "" if it is anything but calls of these tools."""
+    """Return the first tool that a decoded value calls; "" unless it holds only calls of these tools."""
     if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
         value = value["tool_calls"]
     names_called = [_name(item, names) for item in (value if isinstance(value, list) else [value])]
@@ -104,7 +106,7 @@ def _called(value: Any, names: Sequence[str]) -> str:
 
 
 def _name(item: Any, names: Sequence[str]) -> str:
-    """Return the tool that an object calls, if it has name, arguments and no key that calls do not have; else ""."""
+    """Return the tool that an object calls, if it has a name, arguments and only keys of calls; else ""."""
     if not isinstance(item, dict):
         return ""
     inner = next((item[key] for key in ("function_call", "function") if isinstance(item.get(key), dict)), item)
@@ -114,7 +116,9 @@ def _name(item: Any, names: Sequence[str]) -> str:
 
 
 def _marked(content: str, names: Sequence[str]) -> tuple[str, int] | None:
-    """Return the first tool between marks, or after one and before its arguments, and the index of the mark."""
+    """Return the first tool whose name is between two marks, or between a mark and its arguments, and the index of the
+    first mark; None if there is no such tool.
+    """
     position = 0
     pattern = _pattern(tuple(names))
     for _ in range(MAX_CALLS):
@@ -141,7 +145,7 @@ def _marked(content: str, names: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _apart(content: str, begin: int) -> bool:
-    """Return whether a position begins a line, or follows other tags there, outside fences."""
+    """Return whether a position outside fences is at the beginning of a line, or follows only tags in its line."""
     before = content[content.rfind("\n", 0, begin) + 1 : begin].lstrip()
     return before[:1] in ("", "<", "]") and content.count("```", 0, begin) % 2 == 0
 

@@ -1,12 +1,12 @@
 """The tags call format: `<search>what to look for</search>`, one tag per tool, and `<answer>` around the answer.
 
 The dialect of Search-R1 (2503.09516), ReTool (2504.11536) and GEM. Which tags are calls is known from the tools'
-schemas; without any, `search`, `python` and `code` are. `<code>` means the python tool, and a fence inside it is taken
-off. Bare text is the tool's main argument, typed by its schema; an object in JSON is all of its arguments. A turn
-without calls is an answer; where it has an `<answer>`, that is all that it says. A tag that is opened anew before it
-is closed stood in prose, and the call begins at the last one; code may hold such a tag, and keeps it. Left out: bare
-text whose closing tag is missing, since nothing shows that it was complete: an engine that stops at a closing tag has
-to keep it.
+schemas; without any, `search`, `python` and `code` are. `<code>` means the python tool, and a fence inside it is
+removed. Bare text is the tool's main argument, typed by its schema; an object in JSON is all of its arguments. A turn
+without calls is an answer: the text of its `<answer>`, or else the whole turn. If a tag is opened several times before
+it is closed, the call begins at the last one, since the others were prose; but code may contain such a tag. Left out:
+bare text without a closing tag, since nothing shows that it was complete. So an engine that stops at a closing tag must
+leave the tag in the turn.
 """
 
 import re
@@ -42,7 +42,9 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
 
 
 def careful(text: str, tools: Schemas = ()) -> "re.Pattern[str]":
-    """Return a pattern of these tools' tags that are rare in prose: closed, not quoted; code on lines of its own."""
+    """Return a pattern of these tools' tags that finds only tags that are rare in prose: tags that are closed and not
+    quoted, and `<code>` on a line of its own or around a fence.
+    """
     closed = tuple(name for name in tool_names(tools) or _MAIN if f"</{name}>" in text)
     return _careful(closed, bool(code_tool(tools)))
 
@@ -56,7 +58,7 @@ def _written(call: ParsedCall) -> str:
 
 
 def _survives(text: str, name: str) -> bool:
-    """Return whether text between tags is read back unchanged."""
+    """Return whether text that is written between tags would be read back unchanged."""
     tagged = f"<{name}>" in text or f"</{name}>" in text
     return text == _body(text) and not text.startswith("{") and not tagged
 
@@ -116,7 +118,7 @@ def _read(turn: TurnScan, marker: "re.Match[str]") -> int:
 
 
 def _body(text: str) -> str:
-    """Return the text without blanks around it; of several lines only empty ones are cut, since indents may matter."""
+    """Return the text without a fence and blanks around it. If it has several lines, their indents stay."""
     lines = text.strip("\r\n")
     lines = lines if "\n" in lines else lines.strip()
     fence = _FENCE.match(lines)

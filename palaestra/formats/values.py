@@ -1,9 +1,9 @@
 """Values inside a call: JSON as models write it, and bare text that a tool's schema types.
 
-JSON is decoded from where it begins, so that a closing tag inside a string ends nothing. Tolerated: raw newlines in
-strings, trailing commas, `parameters` or `args` for the arguments, arguments as JSON inside a string. Where a schema
-asks for a list or an object, text may have it as Python writes it. Left out: every other repair (missing brackets,
-single quotes in JSON). The agent is told and tries again.
+JSON is decoded from its first character, so a closing tag inside a string does not end the call. Tolerated: raw
+newlines in strings, trailing commas, `parameters` or `args` for the arguments, arguments as JSON inside a string. If a
+schema asks for a list or an object, bare text may also have it in Python's syntax. Left out: every other repair
+(missing brackets, single quotes in JSON). The agent is told of the fault and can try again.
 """
 
 import json
@@ -115,7 +115,7 @@ def with_arguments(name: str, arguments: Any, lenient: bool = False) -> ParsedCa
 
 
 def dump(value: Any) -> str:
-    """Return JSON as an agent writes it, in one line."""
+    """Return a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
@@ -127,22 +127,23 @@ def bare(value: Any) -> str:
 class BareText:
     """Values in a dialect without escapes: written as they are, between two tags.
 
-    A value ends at the first closing tag that another argument, the end of the call or the end of the turn follows. One
-    in which another value is opened and not closed has no end: its own closing tag is missing, and it would swallow the
-    arguments behind it.
+    A value ends at the first closing tag that another argument, the end of the call or the end of the turn follows. If
+    another value is opened but not closed inside it, the value has no end: its own closing tag is missing, and it would
+    include the arguments after it.
     """
 
     def __init__(self, dialect: str, head: str, key: str, opener: str, closer: str, ends: str, tail: str = "") -> None:
-        """`head` is written before a value and `tail` behind it, `key` finds the name in a head as models write it.
-
-        `ends` are what may follow a value.
+        """`head` is written before a value and `tail` after it. `key` is a pattern for a head as models write it, with
+        the argument's name as its group; `ends` is a pattern for what may follow a value.
         """
         self.dialect, self.head, self.opener, self.closer, self.tail = dialect, head, opener, closer, tail
         self._key = re.compile(key)
         self._end = re.compile(rf"{tail and tail + '?'}{closer}(?=[ \t\r\n]*+(?:{ends}|\Z))")
 
     def arguments(self, text: str, position: int, typing: "Typing") -> tuple[dict[str, Any], int, str]:
-        """Return keys and values from `position`, where they end, and the key whose value has no end ("" for none)."""
+        """Read arguments from `position`. Return them, the index where they end, and the key whose value has no end (""
+        if there is none).
+        """
         arguments: dict[str, Any] = {}
         while key := self._key.match(text, position):
             value = self._value(text, key.end())
@@ -171,7 +172,7 @@ class BareText:
 
 
 def tool_names(tools: Schemas) -> tuple[str, ...]:
-    """Return the names in the schemas."""
+    """Return the names of the tools in the schemas."""
     return tuple(tool["function"]["name"] for tool in tools)
 
 
@@ -184,7 +185,7 @@ def code_tool(tools: Schemas) -> str:
 
 
 def _as_json(literal: "re.Match[str]") -> str:
-    """Return a string or constant of Python as JSON."""
+    """Return a Python string or constant as JSON."""
     if literal[1] is None:
         return _IN_JSON.get(literal[0], literal[0])
     inner = _QUOTE.sub(lambda found: _IN_JSON.get(found[0], found[0]), literal[1])
@@ -208,8 +209,8 @@ class Typing:
         return next((key for key in self.properties if key in required), next(iter(self.properties), ""))
 
     def read(self, key: str, text: str) -> Any:
-        """Return the value of bare text. An unknown argument, and a value that does not fit, stays text: the check
-        of the arguments names the fault better."""
+        """Return the value that bare text has by the argument's schema. If the argument is unknown or the text does not
+        fit, return the text: the later check of the arguments reports such faults better."""
         if key not in self.properties:
             return text
         kinds = self._kinds(self.properties[key], 0, set()) or _ALL
@@ -230,7 +231,8 @@ class Typing:
         return value if kind in kinds or (kind == "integer" and "number" in kinds) else text
 
     def nested(self, call: ParsedCall) -> ParsedCall:
-        """Return the call with lists and objects decoded that it holds as text, where the schema allows no text."""
+        """Return the call with its text arguments decoded where the text is a list or an object, and the schema allows
+        no text there."""
         read = {
             key: self.read(key, value)
             for key, value in call.arguments.items()
@@ -241,8 +243,8 @@ class Typing:
         return ParsedCall(call.name, call.arguments | read, True) if read else call
 
     def _kinds(self, schema: Any, depth: int, visited: set[str]) -> frozenset[str]:
-        """Return the JSON types that a schema allows, all if it names none; none for a reference already `visited`:
-        paths through references to references multiply."""
+        """Return the JSON types that a schema allows; all if it names none. A reference in `visited` gives no types:
+        each is followed once, since following all paths through nested references would take too long."""
         if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
             return _ALL
         if "$ref" in schema:

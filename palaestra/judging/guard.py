@@ -1,8 +1,7 @@
 """A guard of a running agent: a reward model reads the dialogue and the agent's next turn, and may hold the turn back.
 
-A turn with a score below a bound is not executed, and neither is a turn without a verdict. Left out: the treatment of a
-turn that is held back (`agents.policies.endpoint`,
-`palaestra play`).
+A turn with a score below a bound is not executed, and neither is a turn without a verdict. Left out: what happens to a
+turn that is held back (`agents.policies.endpoint`, `palaestra play`).
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from palaestra.judging.verdict import Verdict, read_verdict
 
 
 class Guard:
-    """Scores an agent's next turn before it is executed. Close it: it owns a thread and connections."""
+    """Scores an agent's next turn before it is executed. Close it after use: it owns a thread and connections."""
 
     def __init__(self, url: str, below: float = 0.3, model: str = "rrm", deadline: float = 120.0) -> None:
         """Turns with a score less than `below` are held back; `deadline` is in seconds."""
@@ -35,7 +34,7 @@ class Guard:
         return await self._judge.ask(dialogue_prompt(messages, tools))
 
     def look(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Verdict:
-        """Return the same verdict, from code without an event loop."""
+        """Return the verdict as `verdict` does, from code without an event loop."""
         return asyncio.run(self.verdict(messages, tools))
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """The prompt of a reward model: task, tools and all of an agent's thoughts, turns and results; never the answer.
 
-An episode is untrusted text. Each of its lines is quoted: it begins with a bar, so that it cannot be taken for a line
-of ours, the judge's own tags in it are escaped, and invisible characters are written out.
+An episode is untrusted text, so each of its lines is quoted: it begins with a bar, which no line of the prompt itself
+does, the judge's own tags in it are escaped, and invisible characters are written out.
 
 An episode that is too long is cut by one rule. First the longest tool results are shortened, all to one length, then
 thoughts, then the agent's other text, then the task; each text loses its middle. If there are too many short texts,
@@ -79,7 +79,7 @@ class _PromptPart:
         return min(len(self.text), self.max_chars or len(self.text))
 
     def lines(self) -> str:
-        """Return its heading and its quoted lines."""
+        """Return the heading and the quoted lines. If the text is too long, a note replaces its middle."""
         if self.size == len(self.text):
             return f"{self.heading}\n{_bars(self.text)}"
         head = self.size // 2
@@ -150,7 +150,7 @@ def _fitted(parts: Sequence[_PromptPart], max_chars: int) -> str:
 
 
 def _length(part: _PromptPart) -> int:
-    """Return about how many characters the lines of a part take."""
+    """Return the approximate number of characters in the lines of a part."""
     return len(part.heading) + part.size + 2 * part.text.count("\n") + 5 + _GAP * (part.size < len(part.text))
 
 
@@ -161,7 +161,7 @@ def _tool(schema: Mapping[str, Any]) -> str:
 
 
 def _text(message: Message) -> str:
-    """Return the text of a message, with the types of parts that are not text."""
+    """Return the text of a message. A part that is not text is replaced by its type."""
     content = message.get("content")
     if isinstance(content, list):
         return "\n".join(str(part.get("text") or f"({part.get('type', 'part')})") for part in content)

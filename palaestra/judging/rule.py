@@ -1,6 +1,6 @@
 """A verdict by rule: from an episode's calls, its answer and its outcome, without understanding its text.
 
-It labels episodes of known outcome, where a teacher costs too much, so that a small judge can learn. The critique
+It labels episodes of known outcome for a small judge to learn from, if a teacher would cost too much. The critique
 names what went wrong and never the answer. Left out: every finding that needs reading.
 """
 
@@ -9,7 +9,7 @@ from palaestra.judging.verdict import Verdict
 
 
 def by_rule(attempt: Attempt, solved: bool, has_tools: bool) -> Verdict:
-    """Return a verdict whose score is 1, less a deduction for each kind of fault."""
+    """Return a verdict. Its score is 1 minus a deduction for each kind of fault, and at least 0."""
     calls = attempt.calls
     failed = sum(call.status is not Status.OK for call in calls)
     signatures = [(call.name, repr(call.arguments)) for call in calls]

@@ -1,14 +1,14 @@
-"""What a reward model says of an episode, in three blocks: <think>, <critique>, <score>.
+"""The verdict of a reward model on an episode, in three blocks: <think>, <critique>, <score>.
 
     <think>It searched twice and never opened a result.</think>
     <critique>Open a result before you answer.</critique>
     <score>0.3</score>
 
 The score block holds one number and nothing else, apart from marks of Markdown, quotation marks and a full stop. A
-critique that is missing is empty. Whatever leaves the score in doubt (no number, words beside it, two numbers, 7/10,
+missing critique is read as "". Everything that makes the score doubtful (no number, words beside it, two numbers, 7/10,
 70%, two scores, one that may be quoted in the critique or in thoughts, words on the line of the block or another number
-after it, a block that is not closed) is a ValueError with the reason: it is asked for again, and never a 0. Left out:
-asking again (`palaestra.endpoint.judge`).
+after it, a block that is not closed) raises a ValueError with the reason. Such a verdict is requested again, and is
+never a score of 0. Left out: that request (`palaestra.endpoint.judge`).
 """
 
 import math
@@ -46,7 +46,7 @@ class Verdict:
 def read_verdict(text: str, clamp: bool = True) -> Verdict:
     """Return the verdict in an answer. Raise a ValueError with the reason if there is none.
 
-    A score out of range is moved to the nearer bound, or with `clamp` off refused.
+    A score out of range is moved to the nearer bound; without `clamp` it is an error too.
     """
     tags = [match[1] + match[2].lower() for match in _TAG.finditer(text)]
     thought, spoken = _divided(text)
@@ -74,12 +74,12 @@ def read_verdict(text: str, clamp: bool = True) -> Verdict:
 
 
 def written(verdict: Verdict) -> str:
-    """Return a verdict as `read_verdict` reads it."""
+    """Return the text of a verdict, as `read_verdict` reads it."""
     return f"<think>{verdict.analysis}</think><critique>{verdict.critique}</critique><score>{verdict.score:g}</score>"
 
 
 def _divided(text: str) -> tuple[str, str]:
-    """Return the thoughts, and the text after them: in its thoughts a model may quote what it likes."""
+    """Return the thoughts, and the text after them. Only that text is parsed: thoughts may quote a score."""
     begin, end = [[*re.finditer(tag, text, re.IGNORECASE)] for tag in (r"<\s*think\s*>", r"</\s*think\s*>")]
     if begin and (not end or end[-1].start() < begin[-1].start()):
         raise ValueError("its <think> block is not closed")
@@ -103,7 +103,7 @@ def _require_alone(spoken: str) -> None:
 
 
 def _block(text: str, name: str) -> str | None:
-    """Return the text in a block; None where there is none."""
+    """Return the text in the block of this name; None if there is none. Raise a ValueError if it is not clear."""
     opened, closed = [[*re.finditer(rf"<{slash}\s*{name}\s*>", text, re.IGNORECASE)] for slash in ("", r"/")]
     if not opened and not closed:
         return None

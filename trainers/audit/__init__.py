@@ -1,1 +1,1 @@
-"""Checks of every batch and every record that hold for any recipe: during training, and afterwards on a run folder."""
+"""Checks that hold for any recipe: on every batch during training, and on the records of a run afterwards."""

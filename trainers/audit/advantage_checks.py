@@ -1,9 +1,9 @@
-"""Recompute advantages before the update, by the closed form of the recipe's advantage, from the terms of each episode,
-the weight of its sample and the recipe's bound.
+"""Check advantages before the update: recompute them by the closed form of the recipe's advantage, from the terms of
+each episode, the weight of its sample and the recipe's bound.
 
-The code of the advantages is not used here, so that no mistake is repeated; the turns of an episode, and the KL and
-critic values of a token, are taken as they are. Left out: controls. An advantage of your own is held to what it
-promises (`config.part_protocols`): a closed form, an order, or that it is finite, one per sample or one per token.
+The code that computed the advantages is not used, so that its mistakes are not repeated. The turns of an episode, and
+the KL and critic values of a token, are not checked. Left out: control runs. A user's own advantage is checked for what
+it declares (`config.part_protocols`): a closed form, an order, or finite values, one per sample or one per token.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,7 @@ def advantage_findings(
     recipe: Recipe, batch: Batch, scores: BatchScores, values: Advantages, *, means: bool = False
 ) -> Iterator[AuditFinding]:
     """Check advantages against the closed form of the recipe, with the weights of the samples and the recipe's bound.
-    With `means` there is one value per episode, the mean over its tokens.
+    With `means`, `values` has one value per episode: the mean over its tokens.
     """
     advantage, form = recipe.advantage, _FORMS.get(type(recipe.advantage))
     if not batch.samples:
@@ -135,7 +135,7 @@ def _order_findings(inputs: _Inputs, values: Advantages) -> Iterator[AuditFindin
 
 
 def compared_in_groups(recipe: Recipe) -> bool:
-    """Return whether records of whole groups are enough to recompute the advantages."""
+    """Return whether the records of some whole groups are enough to check their advantages."""
     advantage = recipe.advantage
     in_group = isinstance(advantage, GroupNormalized) and advantage.scale_rewards != "batch"
     return (

@@ -1,7 +1,7 @@
 """Findings of an audit: the failed check, the place, the problem, and the likely cause.
 
-Each check is a generator of Findings: training halts at the first one, and an audit of a finished run counts them all.
-Left out: the checks (`tokens`, `groups`, `advantages`), and their callers (`live`, `offline`).
+Each check yields `AuditFinding`s. Training halts at the first one; an audit of a finished run counts all. Left out: the
+checks (`tokens`, `groups`, `advantage_checks`), and their callers (`learn.online_audit`, `run.offline_audit`).
 """
 
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ def require(findings: Iterable[AuditFinding]) -> None:
 
 
 def place_of(episode: Episode, row: int | None = None, token: int | None = None) -> str:
-    """Return the description of an episode, and of a row and a token in it unless they are None."""
+    """Return a text that names an episode, and a row and a token in it unless they are None."""
     start = episode.start
     seat = "" if start.seat is None else f", seat {start.seat}"
     where = "" if row is None else f", row {row}" + ("" if token is None else f", token {token}")

@@ -1,10 +1,9 @@
 """Detect the collapse of a policy from its step metrics: the last eight steps are compared with earlier ones.
 
 A changed metric is not a collapse: entropy falls in every successful run, and tool calls that are not needed become
-rare. So each rule also requires harm: success has fallen to half of its best so far, by more than noise explains, or
-groups no longer differ while tasks are still unsolved; but a gap between engine and trainer that has grown tenfold is
-harm by itself. A resumed run starts to count again. Left out: a run that never learned anything, which looks the same
-as a hard task.
+rare. So each rule also requires harm: success fell to half of its best by more than noise explains, or groups no longer
+differ while tasks are unsolved. One rule needs no further harm: the gap between engine and trainer grew tenfold. After
+a resume, counting starts from zero. Left out: a run that never learned anything, which looks the same as a hard task.
 """
 
 import math
@@ -70,12 +69,12 @@ class Collapse:
         return note
 
     def require_none(self) -> None:
-        """Raise `TrainingHalted` after a collapse with `stop`. Called between two steps, so that the run is saved."""
+        """Raise `TrainingHalted` after a collapse if `follows` is "stop". Call this only between two steps."""
         if self._first_note and self._follows == "stop":
             raise TrainingHalted(f"{self._first_note} (--collapse warn goes on)")
 
     def _best_success(self, successes: list[float]) -> tuple[float, float]:
-        """Return the mean and the least success of the best window so far; these are the newest steps to consider."""
+        """Return mean and lowest success of the best window so far; `successes` are those of the newest window."""
         best = max(self._best, (float(np.mean(successes)), min(successes)))
         if len(successes) == WINDOW:  # The mean of fewer steps may be luck, so it is not remembered.
             self._best = best
@@ -83,7 +82,7 @@ class Collapse:
 
 
 def _fell(recent: list[float], best: float, least: float) -> bool:
-    """Return whether recent successes are far below the best window, each of them below all of its steps."""
+    """Return whether the recent mean is far below `best`, and each recent success is below `least`."""
     mean = float(np.mean(recent))
     noise = math.sqrt(max(0.0, best * (1 - best)) / (_FEWEST_OUTCOMES * len(recent)))
     return mean <= best / 2 and best - mean > 4 * noise and max(recent) < least

@@ -1,7 +1,7 @@
 """Checks of token rows: exactly the tokens that the engine sampled are marked as sampled, in whole turns.
 
-The mask, log-probs, versions and ids of a row come from different sources, and so does the text of a turn: a wrong one
-contradicts the others. Left out: the agreement of the learner's log-probs with the engine's (`live`).
+The mask, log-probs, versions and ids of a row, and the text of a turn, come from different sources, so a wrong one
+contradicts the others. Left out: whether the learner's log-probs agree with the engine's (`learn.online_audit`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Flat:
         return cls(rows, ids_N, sampled_N, logprobs_N, versions_N, ends_R)
 
     def places(self, wrong_N: NDArray[np.bool_]) -> Iterator[tuple[Episode, int, TokenRow, int]]:
-        """Yield the first wrong token of each row that has one."""
+        """Yield (episode, row number, row, index of the first wrong token) for each row with a wrong token."""
         wrong_positions = np.flatnonzero(wrong_N)
         of_row, firsts = np.unique(np.searchsorted(self.ends_R, wrong_positions, side="right"), return_index=True)
         for at, first in zip(of_row.tolist(), wrong_positions[firsts].tolist(), strict=True):
@@ -87,7 +87,7 @@ def turn_findings(flat: Flat, chat: Chat) -> Iterator[AuditFinding]:
 
 
 def version_findings(flat: Flat, step: int, staleness: int) -> Iterator[AuditFinding]:
-    """Check that tokens are of weights `step`, trained in step `step + 1`, or at most `staleness` updates older."""
+    """Check that each token was sampled by the weights after `step` steps, or at most `staleness` steps earlier."""
     age_N = step - flat.versions_N
     for episode, number, row, token in flat.places(flat.sampled_N & ((age_N < 0) | (age_N > staleness))):
         details = f"it is of the weights {row.versions[token]} and learned from at {step}, at most {staleness} older"
@@ -142,7 +142,7 @@ def prompt_findings(episode: Episode, chat: Chat) -> Iterator[AuditFinding]:
 
 
 def spans(sampled: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the (begin, end) of each turn of a row."""
+    """Return (begin, end) of each turn in a row, which is an unbroken series of sampled tokens."""
     edges = np.flatnonzero(np.diff(sampled.view(np.int8), prepend=0, append=0)).reshape(-1, 2)
     return [(begin, end) for begin, end in edges.tolist()]
 

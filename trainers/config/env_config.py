@@ -1,4 +1,4 @@
-"""The environment of a run, and its command-line options. Not here: the meaning of a mixture (`palaestra.mixture`)."""
+"""The settings of a run's environment, with command-line options. Not here: mixtures (`palaestra.mixture`)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -65,10 +65,10 @@ class EnvConfig:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return `env_options` as the environment takes them."""
+        """Return `env_options` as keyword arguments of the environment."""
         return from_pairs(self.env_options, "env_options")
 
     @property
     def title(self) -> str:
-        """Return the environment's name without the part before a `/`, in lower case: for folder names."""
+        """Return the environment's name for folder names: in lower case, without a part before a `/`."""
         return "-".join(name.rpartition("/")[2].lower() for name in environments(self.env_id, self.options))

@@ -1,7 +1,7 @@
-"""The settings of a run, validated on creation, with one section for each part of the trainer that reads them.
+"""The settings of a GRPO run, validated on creation, with one section for each part of the trainer.
 
-Without torch, because `--help` imports this module. In Python `tiny_config(ID, num_prompts=4)` finds the section of a
-setting by itself.
+This module does not import torch, because `--help` imports it and must be fast. `tiny_config(ID, num_prompts=4)` finds
+the section of a setting by the setting's name.
 """
 
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ _LONGEST_PROMPT = 2560
 
 @dataclass(frozen=True, slots=True)
 class GRPOConfig:
-    """One GRPO run. The defaults are those of GRPO-TCR's authors (arXiv 2510.11701 and its released
-    code); `tiny_config` has those of the built-in agent.
+    """Settings of one GRPO run. The defaults are those of GRPO-TCR's authors (arXiv 2510.11701 and its released
+    code); `tiny_config` returns the settings for the built-in agent.
     """
 
     KIND: ClassVar[str] = "grpo"
@@ -124,6 +124,6 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
 
 
 def grpo_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
-    """Return the settings of GRPO-TCR's authors, for your own model, with changes by name."""
+    """Return the settings of GRPO-TCR's authors, for your own model. `changes` are settings of any section, by name."""
     preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
     return changed(GRPOConfig(EnvConfig(env_id), recipe=preset), changes)

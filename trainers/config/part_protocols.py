@@ -1,4 +1,4 @@
-"""How each kind of part of a recipe is called. A part of your own is anything that is called in the same way."""
+"""The call of each kind of part of a recipe. A part of your own is any object that can be called in the same way."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SamplerPart(Protocol):
-    """Chooses what is played next, and which groups make a batch."""
+    """Part that creates the sampler of a run: it chooses which task is played next, and which groups form a batch."""
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> Sampler:
         """Return the sampler of a run, before its first step."""
@@ -28,9 +28,9 @@ class SamplerPart(Protocol):
 
 @runtime_checkable
 class ShapingPart(Protocol):
-    """The terms of the training reward.
+    """Part that computes the terms of an episode's training reward.
 
-    It may have `reward_range`, the smallest and the largest sum of the terms, which VSPO reads, and
+    It may have the attributes `reward_range`, the smallest and the largest sum of the terms, which VSPO reads, and
     `max_completion_length`, the longest response in tokens.
     """
 
@@ -40,11 +40,11 @@ class ShapingPart(Protocol):
 
 @runtime_checkable
 class AdvantagePart(Protocol):
-    """The advantage of each sample.
+    """Part that computes the advantage of each sample.
 
-    It may promise more, which the audit then checks at each step. `ordered = True`: within a group a higher reward
-    never has a lower advantage. `closed_form(batch, scores)`: the same values, computed in another way. Without a
-    promise the audit checks that the values are finite, and one per sample or one per sampled token.
+    The audit checks at each step that the values are finite, with one per sample or one per sampled token. Two optional
+    attributes promise more, which is then checked too. `ordered = True`: within a group a higher reward never has a
+    lower advantage. `closed_form(batch, scores)`: a function that computes the same values in another way.
     """
 
     def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
@@ -53,7 +53,7 @@ class AdvantagePart(Protocol):
 
 @runtime_checkable
 class LossPart(Protocol):
-    """The policy loss of a token."""
+    """Part that computes the policy loss of each sampled token."""
 
     def __call__(
         self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor"
@@ -63,23 +63,26 @@ class LossPart(Protocol):
 
 @runtime_checkable
 class CorrectionPart(Protocol):
-    """The weight of a token that other weights or another arithmetic sampled."""
+    """Part that computes loss factors for tokens that were sampled with other weights or with other arithmetic."""
 
     def __call__(self, log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_]) -> NDArray[np.float64]:
-        """Return the factor of each token's loss, 0 to reject it. The log ratio is learner minus engine."""
+        """Return the factor of each token's loss, 0 to reject the token.
+
+        `log_ratio_S` is the learner's log-prob minus the engine's; `row_S` is the index of the token's row.
+        """
 
 
 @runtime_checkable
 class KLPart(Protocol):
-    """An estimator of the KL divergence from the reference policy."""
+    """Part that estimates the KL divergence from the reference policy for each token."""
 
     def __call__(self, logprobs: "Tensor", reference: "Tensor") -> "Tensor":
-        """Return an estimate for each token."""
+        """Return the estimate for each token, from its log-probs under both policies."""
 
 
 @runtime_checkable
 class AggregationPart(Protocol):
-    """The loss weight of a token, which decides what weighs the same in a mini-batch."""
+    """Part that computes the loss weight of each token, so that tokens or episodes, say, have equal weight."""
 
     def __call__(self, lengths: Sequence[int], longest: int) -> Sequence[float]:
         """Return the weight of one token of each episode, given its number of sampled tokens."""
@@ -87,11 +90,11 @@ class AggregationPart(Protocol):
 
 @runtime_checkable
 class JudgePart(Protocol):
-    """Reads each episode as it ends; its score is one more term of the reward.
+    """Part that scores each episode when it ends. The score is one more term of the training reward.
 
-    It may have `at_once`, the number of episodes that are judged at once (64), `deadline`, the seconds for an episode
-    (180), and `reward_range`, the smallest and the largest score.
+    It may have the attributes `at_once`, the number of episodes that are judged at the same time (64 by default),
+    `deadline`, the seconds for one episode (180 by default), and `reward_range`, the smallest and the largest score.
     """
 
     def __call__(self, episode: Episode) -> Any:
-        """Return the score, or a pair of the score and remarks by name, such as a critique. It may be a coroutine."""
+        """Return the score, or a pair of score and dict of remarks, such as a critique. This may be a coroutine."""

@@ -1,7 +1,8 @@
-"""Sources of each value of a preset, which `palaestra recipes NAME` prints beside it.
+"""The source of each value of a preset. `palaestra recipes NAME` prints value and source.
 
-"paper" and "code" of arXiv 2510.11701 are its text and its released training code; "inferred" is our choice where no
-source gives a value. A value that is not listed is the default of its part, explained on that part's page.
+For arXiv 2510.11701, "paper" is its text and "code" its released training code. "inferred" means that no source gives a
+value, so the authors of palaestra chose it. A value without an entry is the default of its part, which the
+documentation of that part explains.
 """
 
 from collections.abc import Mapping
@@ -170,14 +171,14 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
 
 
 def sourced(name: str) -> list[tuple[str, object, str]]:
-    """Return every value of a preset by its command-line name, with its source; "" for a default of its part."""
+    """Return name on the command line, value and source of each value of a preset; the source of a default is ""."""
     sources = SOURCES[name]
     values = flat(plain(find_recipe(name)))
     return [(key, value, sources.get(key, "")) for key, value in values.items() if key != "recipe_name"]
 
 
 def apart(recipe: Recipe, other: Recipe) -> list[str]:
-    """Return the differences of a recipe from another, as command-line names with values."""
+    """Return each value of `recipe` that differs from `other`, as a text with its command-line name."""
     other_values, recipe_values = flat(plain(other)), flat(plain(recipe))
     differ = {
         key: value

@@ -1,8 +1,8 @@
-"""Named presets of the algorithm.
+"""Recipes: named presets of the training algorithm.
 
-A recipe names the functions that turn episodes into a gradient, with their settings. Not here: the sources of the
-values (`recipe_sources`), how parts are called and found (`part_protocols`, `parts`), and the settings of play and
-optimizer (`grpo_config`).
+A recipe holds the functions (parts) that compute a gradient from episodes, with their settings. Not here: the sources
+of the values (`recipe_sources`), how a part is called (`part_protocols`) and found (`trainers.parts`), and the settings
+of play and optimizer (`grpo_config`).
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -144,8 +144,8 @@ class Recipe:
 
     @property
     def reward_range(self) -> tuple[float, float] | None:
-        """Return the smallest and largest possible training reward, including a judge's term; None if a part of your
-        own does not declare it.
+        """Return the smallest and the largest possible training reward, including a judge's term; None if a part of
+        your own has no `reward_range`.
         """
         low, high = 0.0, 0.0
         for part in (self.shaping, self.judge):
@@ -157,12 +157,12 @@ class Recipe:
 
     @property
     def max_completion_length(self) -> int:
-        """Return the longest response in tokens, as the shaping declares it."""
+        """Return the longest response in tokens, which the recipe's `shaping` declares."""
         return int(getattr(self.shaping, "max_completion_length", DEFAULT_LENGTH))
 
     @property
     def longest_prefix(self) -> int:
-        """Return the largest number of tokens between a prompt and the attempt that is trained on."""
+        """Return the most tokens of context that the sampler may put between the prompt and the trained attempt."""
         return self.sampler.max_prefix_tokens if isinstance(self.sampler, Refined) else 0
 
 
@@ -217,7 +217,7 @@ RECIPES = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the preset of this name. Raise `ConfigError` for an unknown name."""
+    """Return the preset with this name. Raise `ConfigError` for an unknown name."""
     if name == "reagent-c":
         raise ConfigError(
             "reagent-c trains nothing: an agent is played with, reads a critique and tries again; it is measured by "
@@ -230,7 +230,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def parts_of(recipe: Recipe) -> dict[str, Any]:
-    """Return the parts of a recipe by kind, such as `advantage`; those of the KL too."""
+    """Return the parts of a recipe, including the parts of its KL, by kind, such as `advantage`."""
     return {
         field.name: getattr(section, field.name)
         for section in (recipe, recipe.kl)
@@ -240,7 +240,7 @@ def parts_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def own_part_names(recipe: Recipe) -> list[str]:
-    """Return the names `module:name` of the parts that are neither built in nor registered by a package."""
+    """Return the name `module:name` of each part that is your own: neither built in nor registered by a package."""
     tables = {field.name: field.metadata.get(PARTS, {}) for section in (recipe, recipe.kl) for field in fields(section)}
     names = [part_name(tables[kind], part, kind) for kind, part in parts_of(recipe).items()]
     return [name for name in names if ":" in name]

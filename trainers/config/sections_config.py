@@ -1,4 +1,4 @@
-"""The sections of a run's settings, each for the part of the trainer that reads it. Not here: a whole run's config."""
+"""The sections of a run's settings: one section for each part of the trainer. Not here: the config of a whole run."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ TrackerNames = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tens
 
 @dataclass(frozen=True, slots=True)
 class PlayConfig:
-    """How it is played."""
+    """How episodes are played."""
 
     num_prompts: Annotated[int, COUNT] = 64
     """Tasks a step."""
@@ -55,7 +55,7 @@ class PlayConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The engine that samples, and its servers."""
+    """The engine that samples the agent's turns, and its servers."""
 
     kind: Literal["torch", "process", "vllm"] = "torch"
     """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
@@ -81,7 +81,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """How fast is learned."""
+    """Settings of the optimizer: learning rates and their schedule."""
 
     algorithm: Literal["adamw", "muon"] = "adamw"
     """`muon` steps hidden matrices by Muon and the rest by AdamW: for a model that starts from random weights."""
@@ -163,7 +163,7 @@ class SaveConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlaySaveConfig(SaveConfig):
-    """Files that are kept on disk of a run that plays."""
+    """Files that a GRPO run keeps on disk."""
 
     checkpoint_every: Annotated[int | None, COUNT] = 10
     """Steps between checkpoints. There is always one at the end and at an interrupt."""
@@ -174,7 +174,7 @@ class PlaySaveConfig(SaveConfig):
 
 @dataclass(frozen=True, slots=True)
 class EvalConfig:
-    """How the run is measured on its way."""
+    """How the model is evaluated during the run."""
 
     eval_steps: Annotated[int | None, COUNT] = None
     """Steps between measurements on the held-out tasks; the model of the best one is kept. None measures only before
@@ -190,7 +190,7 @@ class EvalConfig:
 
 @dataclass(frozen=True, slots=True)
 class ColdStartConfig:
-    """How the tiny agent is raised."""
+    """How the tiny agent learns from demonstrations before the run."""
 
     demonstrations: Annotated[int, COUNT] = 6000
     """Episodes of the demonstrator."""

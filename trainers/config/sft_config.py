@@ -1,4 +1,4 @@
-"""The settings of imitation from recorded episodes, validated on creation. Without torch, for `--help`."""
+"""The settings of imitation from recorded episodes, validated on creation. No torch is imported: `--help` is fast."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,8 +18,8 @@ _OPTIMIZER = OptimizerConfig(
 
 @dataclass(frozen=True, slots=True)
 class SFTConfig:
-    """How episodes are imitated. The defaults are those of GRPO-TCR's authors for a pre-trained model (arXiv 2510.11701
-    and its released code); `tiny_sft_config` has those of the built-in agent.
+    """Settings of imitation. The defaults are those of GRPO-TCR's authors for a pre-trained model (arXiv 2510.11701 and
+    its released code); `tiny_sft_config` returns the settings for the built-in agent.
     """
 
     KIND: ClassVar[str] = "sft"

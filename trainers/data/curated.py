@@ -1,8 +1,8 @@
 """The file that `palaestra curate` writes: the tasks of an environment that a model solves sometimes.
 
-It holds task numbers, for these exist in every environment, whether its tasks come from a file or are generated; and of
-each task a digest of its prompt, which shows if the environment was opened with other options. Left out: how the
-tasks were chosen (`trainers.curation`).
+The file stores the number of each task, because every environment numbers its tasks, even if they are generated. It
+also stores a digest of each task's prompt, which shows if the environment was opened with other options. Left out: how
+the tasks were chosen (`curation`).
 """
 
 import json
@@ -28,7 +28,7 @@ _COMPARED = 64
 
 @dataclass(frozen=True, slots=True)
 class Curated:
-    """Tasks of one split of an environment."""
+    """Tasks that were chosen from one split of an environment."""
 
     env_id: str
     split: str
@@ -45,7 +45,7 @@ class Curated:
 
     @classmethod
     def read(cls, path: Path | str) -> "Curated":
-        """Read a file that `write` wrote. Raise `UsageError` if it is another or a damaged file."""
+        """Read a file that `write` wrote. Raise `UsageError` if the file is damaged or of another kind."""
         try:
             content = parsed_json(regular_text(Path(path)))
         except OSError as error:
@@ -78,7 +78,8 @@ class Curated:
             )
 
     def check(self, arena: Arena, path: Path | str, env: str) -> None:
-        """Raise `UsageError` if the arena has other tasks under these numbers, as far as it shows tasks beforehand.
+        """Raise `UsageError` if the arena has other tasks under these numbers. Prompts are compared only if the arena
+        can show a task before it is played.
 
         In a mixture only the environment `env` is checked, and only by its number of tasks.
         """
@@ -98,7 +99,7 @@ class Curated:
 
 
 def curated_tasks(paths: Sequence[str], env_id: str, arena: Arena | None = None) -> Mapping[str, tuple[int, ...]]:
-    """Return the training tasks of these files, by environment. An environment without a file is absent (uses all)."""
+    """Return the training tasks of these files, by environment. An environment that uses all its tasks is absent."""
     tasks_by_env: dict[str, tuple[int, ...]] = {}
     for path in paths:
         curated = Curated.read(path)

@@ -2,9 +2,9 @@
 
     episodes  ->  pass rates  ->  never and always are dropped  ->  hard, medium, easy  ->  matched to a target
 
-The rule of arXiv 2510.11701, section 3.3: eight episodes per task, hard up to a quarter of them, easy from three
-quarters on; the target is the histogram of a stronger model. Pure functions over episodes. Not here: playing (any
-source of episodes will do), and the file (`sampling.curated`).
+The rule is that of arXiv 2510.11701, section 3.3: of eight episodes per task, at most a quarter pass if the task is
+hard, and at least three quarters if it is easy; the target is the histogram of a stronger model. All functions are pure
+functions over episodes. Not in this module: playing, and the file (`curated`).
 """
 
 import math
@@ -39,7 +39,7 @@ class Rated:
 
     @property
     def bucket(self) -> str:
-        """Return the difficulty. The boundary values belong to hard and to easy."""
+        """Return the outcome. A pass rate of exactly one quarter is hard, and of exactly three quarters is easy."""
         if self.passed in (0, self.scored):
             return "always" if self.passed else "never"
         return "hard" if 4 * self.passed <= self.scored else "easy" if 4 * self.passed >= 3 * self.scored else "medium"
@@ -99,8 +99,8 @@ def rate(episodes: Iterable[Episode], least_success: float = 1.0) -> list[Rated]
 
 
 def matched(rated: Sequence[Rated], target: Mapping[str, float], seed: int = 0) -> list[Rated]:
-    """Return the largest set of these tasks that has the target's histogram, within one task per bucket, drawn
-    uniformly.
+    """Draw as many of these tasks as possible, at random, so that each bucket has the target's share within one task.
+    Return them in task order.
     """
     quota = shares(target)
     by_bucket = {name: [task for task in rated if task.bucket == name] for name in BUCKETS}

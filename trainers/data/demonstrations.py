@@ -38,7 +38,7 @@ class Demonstrations:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Return the counts for a summary."""
+        """Return the numbers of episodes for the summary of a run."""
         return {
             "episodes": len(self.episodes),
             "environments": dict(self.environments),
@@ -93,7 +93,10 @@ def unfit(episode: Episode) -> str:
 
 
 def in_format(dataset: Demonstrations, format: str | None, tokenizer: Any) -> tuple[Demonstrations, str | None]:
-    """Return the episodes with calls in the student's format, and that format; None if they stay unchanged."""
+    """Return the episodes with calls in the format that the student writes, and that format.
+
+    If the format is not known, the episodes stay unchanged, and `format` is returned.
+    """
     target = format or template_format(tokenizer)
     if target is None or target == AUTO:
         if target == AUTO:
@@ -131,7 +134,7 @@ def _counted(dataset: Demonstrations) -> Demonstrations:
 
 
 def _chosen(paths: Sequence[Path], dataset: Demonstrations) -> list[Path]:
-    """Return these files and those in these folders, without a file of played episodes whose selection is beside it."""
+    """Return these files and those in these folders, but no file of played episodes if the folder has its selection."""
     files = episode_files(paths)
     superseded = [
         path
@@ -158,7 +161,7 @@ def _translated(episode: Episode, source: str, target: str) -> Episode:
 
 
 def _dialect(record: Record, notes: list[str]) -> str:
-    """Return the format in which an episode's calls were read. The author's own module may declare another format."""
+    """Return the format of an episode's calls, from its options or its environment; the default if neither says it."""
     call_format = record.options.get("format")
     if call_format is None:
         try:

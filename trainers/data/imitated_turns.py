@@ -1,7 +1,7 @@
 """Choose the parts of an episode to imitate: with thinking or without, all turns or only those whose calls worked.
 
-A thinking model may have to learn tools without losing its thoughts, or from a teacher that has none. Not here: the
-choice of episodes (`demonstrations`).
+A thinking model may have to learn tools without losing its thoughts, or from a teacher that has none. Not in this
+module: the choice of episodes (`demonstrations`).
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from palaestra.episode import Episode, Message, Status
 def as_thought(messages: Sequence[Message], opened: str, strip: bool) -> list[Message]:
     """Return the messages with each turn's thinking kept or stripped, as the student's template needs it.
 
-    `opened` is the text with which the template begins every turn of a student that always thinks. A turn without
-    thinking then closes the block at once; otherwise the response would be learned as a thought.
+    `opened` is the text with which the template begins every turn of a student that always thinks, otherwise "". In a
+    turn without thinking the block is closed at once, because the response would else be learned as a thought.
     """
     return [
         {**message, "content": _turn(message["content"], opened, strip)} if message["role"] == "assistant" else message

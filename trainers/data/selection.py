@@ -3,7 +3,7 @@
     played  ->  scored  ->  succeeded  ->  distinct  ->  the best k of each source
 
 All functions are pure: the same records in the same order give the same selection, and the records that each rule drops
-are counted. Not here: playing, and files.
+are counted. Not in this module: playing, and files.
 """
 
 import math
@@ -85,8 +85,8 @@ def select(
     score: Score = reward,
     fits: Callable[[Record], bool] = lambda record: True,
 ) -> Selection:
-    """Apply the rules one after the other. Without `top_k` a source has no limit. A record that does not fit counts as
-    wrong.
+    """Select records by the rules, one after the other. If `top_k` is None, a source has no limit. A record for which
+    `fits` returns False counts as wrong.
     """
     if not 0 <= least_success <= 1:
         raise ConfigError(f"least_success is {least_success}; it must be between 0 and 1")
@@ -131,8 +131,8 @@ def distinct(records: Iterable[Record]) -> list[Record]:
 def best(records: Sequence[Record], top_k: int, score: Score = reward) -> list[Record]:
     """Return the `top_k` best records of each source, in their original order.
 
-    With equal scores the shorter one wins (in sampled tokens; in characters if one of them has no tokens), then the
-    earlier one.
+    With equal scores the shorter episode wins (in sampled tokens; in characters if a source has episodes without
+    tokens), then the earlier one.
     """
     by_source: dict[str, list[int]] = {}
     for place, record in enumerate(records):

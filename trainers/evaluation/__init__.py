@@ -1,1 +1,1 @@
-"""How good an agent is: evaluation, metrics and statistics."""
+"""Evaluate agents: metrics, their statistics, and evaluations during training."""

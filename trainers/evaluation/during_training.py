@@ -1,8 +1,8 @@
 """Evaluate a run's agent on held-out tasks: before training, after it, and at intervals during it.
 
-The best model is kept, and a run that no longer improves ends early. Better means more success, sampled as in training,
-on the same tasks with the same noise. All state is in the run's folder, so a resumed run evaluates and ends as if it
-had never stopped. Not here: the metrics (`evaluate`).
+The best model is kept, and a run that no longer improves ends early. A model is better if it has more success, sampled
+as in training, on the same tasks with the same seeds. All state is in the run's folder, so a resumed run evaluates and
+ends as if it had never stopped. Not in this module: the metrics (`evaluate`).
 """
 
 import json
@@ -28,7 +28,7 @@ STAGE = "held-out"
 
 
 def measure(run: Run, config: GRPOConfig, agent: Agent, when: str) -> Both | None:
-    """Evaluate an agent on held-out tasks `before` or `after` a run's training, and save the sampled episodes."""
+    """Evaluate an agent and save the sampled episodes as `eval-WHEN`. Return None if no tasks are held out."""
     if not config.eval_tasks:
         return None
     both = evaluate_both(agent, config)
@@ -39,8 +39,8 @@ def measure(run: Run, config: GRPOConfig, agent: Agent, when: str) -> Both | Non
 
 
 def measure_before(run: Run, learner: Learner[GRPOConfig]) -> Both | None:
-    """Return the evaluation before the first step, measured once. None without held-out tasks, or if it is missing and
-    the run is past that step.
+    """Return the evaluation before the first step, from the run's folder or measured now. Return None if the config has
+    no held-out tasks, or if the first step is already taken and the folder does not have the evaluation.
     """
     if run.before is not None:
         try:
@@ -57,7 +57,7 @@ def measure_before(run: Run, learner: Learner[GRPOConfig]) -> Both | None:
 
 
 def measure_after(run: Run, learner: Learner[GRPOConfig]) -> Both | None:
-    """Evaluate the learner of a run after its last step. This also counts as an evaluation during the run."""
+    """Evaluate the learner after the last step. If the run has evaluations during training, add this one to them."""
     after = measure(run, _config(run), learner.agent, "after")
     if after is not None and _config(run).eval.eval_steps and not _is_measured(run, learner.step):
         _write_down(run, learner, after.sampled)
@@ -67,7 +67,8 @@ def measure_after(run: Run, learner: Learner[GRPOConfig]) -> Both | None:
 def evaluation_due(run: Run, learner: Learner[GRPOConfig]) -> bool:
     """Return whether the learner's last step must be evaluated and is not evaluated yet.
 
-    The last step of the run is left to `measure_after`. All ranks get the answer of the first rank.
+    For the last step of the run return False: `measure_after` evaluates that step. All ranks get the answer of the
+    first rank.
     """
     every = _config(run).eval.eval_steps
     if every is None or not 0 < learner.step < learner.steps or learner.step % every:
@@ -128,7 +129,7 @@ def evaluations_summary(run: Run) -> dict[str, Any]:
 
 
 def recalled(figures: dict[str, dict[str, object]]) -> Both:
-    """Rebuild the evaluation from saved metrics. The episodes are not saved with them."""
+    """Rebuild an evaluation from saved metrics. Its lists of episodes are empty."""
     return Both(Report(**figures["sampled"]), Report(**figures["greedy"]), (), ())  # type: ignore[arg-type]
 
 
@@ -158,7 +159,7 @@ def _is_measured(run: Run, step: int) -> bool:
 
 
 def _write_down(run: Run, learner: Learner[GRPOConfig], report: Report) -> None:
-    """Keep the model if it is the best, then log the line: a logged evaluation needs no further work."""
+    """Save the model if it is the best, then log the evaluation. After a kill in between, it is repeated."""
     line, best, ranks = {"step": learner.step, **report.as_dict()}, run.best, learner.ranks
     scored = sum(report.endings.values()) > report.broken
     if ranks.broadcast(lambda: scored and (best is None or report.success > best["success"])):

@@ -1,6 +1,6 @@
 """Evaluate an agent on tasks it was not trained on: avg@k, pass@k and maj@k with intervals, sampled or greedy.
 
-Not here: the statistics (`statistics`, `intervals`).
+Not in this module: the statistics (`statistics`, `intervals`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -113,8 +113,8 @@ def evaluate(
     """Play the first `tasks` tasks of the arena's split `samples` times each. Return the report and the episodes in
     task order.
 
-    Each episode is passed to `ended` when it ends, and reported. In a game all seats are played, and the metrics are
-    over `seats` (all seats if it is empty). Each rank plays its share of the tasks, and all ranks get all episodes.
+    Each episode is passed to `ended` when it ends. In a game all seats are played, and the metrics are over `seats`
+    (all seats if it is empty). Each rank plays its share of the tasks, and all ranks get all episodes.
     """
     task_list, table = held_out(arena, tasks), seats_of(arena)
     tasks = len(task_list)
@@ -151,7 +151,7 @@ def held_out_starts(tasks: Sequence[tuple[str, int]], samples: int, seed: int, r
 def by_seat(
     report: Report, episodes: Sequence[Episode], seats: Sequence[str]
 ) -> dict[str, tuple[Report, list[Episode]]]:
-    """Return the evaluation of a game for each seat."""
+    """Return, for each seat of a game, the report and the episodes of its evaluation."""
     reports = {}
     for seat in seats:
         seat_episodes = [episode for episode in episodes if episode.start.seat == seat]

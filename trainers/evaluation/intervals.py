@@ -1,7 +1,8 @@
-"""95 % intervals of means over tasks, and the test of a paired difference. numpy only, so the quantiles are here too.
+"""95 % intervals of means over tasks, and the test of a paired difference. Only numpy is needed.
 
-Chosen by simulation, over tasks in {10, 30, 100, 256}, samples in {1, 4, 8}, means in {0.05, 0.5, 0.9, 0.98} and task
-difficulties from beta distributions of weight 0.1 to 10 (`tests/trainers/test_intervals.py` runs a part of it):
+The methods were chosen by simulation, with 10, 30, 100 or 256 tasks, 1, 4 or 8 samples, means of 0.05, 0.5, 0.9 or
+0.98, and task difficulties from beta distributions of weight 0.1 to 10 (`tests/trainers/test_intervals.py` runs a part
+of the simulation):
 
     95 % interval of a mean                                    coverage, least and mean    width at 256 × 8
     Student's t of the task means                                       0.19   0.84
@@ -10,8 +11,9 @@ difficulties from beta distributions of weight 0.1 to 10 (`tests/trainers/test_i
     the same, number not trusted near 0 and 1: `mean_interval`          0.949  0.975        0.75 of Wilson's
     Wilson, each task one flip of a coin                                0.92   0.98         1
 
-With pass@k of 2 to 8 in place of means, Wilson's intervals fall to 0.84 and `mean_interval` stays above 0.94. Of paired
-differences, Student's t covers 0.10 at worst, where few tasks differ, and `difference_interval` 0.937.
+For pass@k with k from 2 to 8 in place of means, the coverage of Wilson's intervals falls to 0.84, and that of
+`mean_interval` stays above 0.94. For paired differences, the lowest coverage of Student's t is 0.10, if few tasks
+differ, and that of `difference_interval` is 0.937.
 
 Left out: other levels than 95 %.
 """
@@ -39,8 +41,8 @@ def mean_interval(values: Sequence[float] | FloatArray) -> tuple[float, float]:
     tasks.
 
     With one sample per task, this is the exact binomial interval. Means of several samples vary less between tasks than
-    coin flips do, which is worth more tasks (Korn and Graubard 1998). The gain is reduced if the mean is close to 0 or
-    1, where a few tasks decide it.
+    single samples do, so they count as more tasks (Korn and Graubard 1998). This gain is reduced if the mean is close
+    to 0 or 1, because then a few tasks decide the mean.
     """
     if not len(values):
         return 0.0, 1.0
@@ -48,8 +50,8 @@ def mean_interval(values: Sequence[float] | FloatArray) -> tuple[float, float]:
 
 
 def effective_count(values: Sequence[float] | FloatArray) -> float:
-    """Return the number of coin flips that tell as much about the mean as these values in [0, 1]; at least their
-    number.
+    """Return how many samples of 0 or 1 would determine the mean as precisely as these values in [0, 1]. It is at least
+    the number of values.
     """
     count, mean = len(values), float(np.mean(values))
     worst = mean * (1.0 - mean)
@@ -62,7 +64,7 @@ def effective_count(values: Sequence[float] | FloatArray) -> float:
 
 
 def clopper_pearson(mean: float, count: float) -> tuple[float, float]:
-    """Return the exact binomial interval; `count` may be fractional."""
+    """Return the exact binomial interval for this mean of `count` trials; `count` may be fractional."""
     hits = min(max(float(mean), 0.0), 1.0) * float(count)
     misses = float(count) - hits
     low = beta_quantile(_TAIL, hits, misses + 1.0) if hits > 1e-9 else 0.0
@@ -94,11 +96,11 @@ def student_interval(values: Sequence[float] | FloatArray) -> tuple[float, float
 
 
 def sign_flip_p(differences: Sequence[float] | FloatArray, seed: int = 0) -> float:
-    """Return the two-sided p-value: how often random signs would move the mean of the differences as far from 0.
+    """Return the two-sided p-value: the share of random signs with a mean at least as far from 0 as observed.
 
     If both agents are equal, each task's difference is as likely as its opposite. All sign patterns are counted if the
     differences are multiples of one fraction, as they are with equal numbers of samples; otherwise, or if that would
-    take too long, 20 000 random ones are used.
+    take too long, 20 000 random patterns are used.
     """
     values = np.asarray(differences, dtype=np.float64)
     sizes = np.abs(values[np.abs(values) > 1e-9])

@@ -1,7 +1,7 @@
 """Metrics of episodes, under the names that TRL uses: those of a training step, and those of any set of episodes.
 
-`episode_metrics` is the same for a step's batch and for a file of episodes (`analysis`). It takes `EpisodeStats`, which
-hold no tokens, so that whole files fit in memory. Not here: metrics of the loss (`update`).
+`episode_metrics` serves a step's batch and a file of episodes (`view.sources`). It takes `EpisodeStats`, which hold no
+tokens, so that whole files fit in memory. Not in this module: metrics of the loss (`learn.update`).
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
@@ -25,7 +25,7 @@ GAP = "rewards/success/pass_less_avg"
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStats:
-    """The data of an episode with a reward that the metrics need."""
+    """Data about one episode that the metrics need. The episode must have a reward."""
 
     group: Hashable
     """Key that is equal for episodes of one task by one agent; pass@k is computed over it."""
@@ -60,7 +60,7 @@ class EpisodeStats:
 
 
 def facts_of(episode: Episode, where: Hashable = None) -> EpisodeStats:
-    """Return the facts of an episode. `where` distinguishes its group from groups with the same number elsewhere."""
+    """Return the stats of an episode. `where` is part of its group's key, because files may reuse group numbers."""
     start, attempt = episode.start, episode.attempt
     return EpisodeStats(
         group=(where, start.env, start.task, start.group, start.seat),
@@ -76,7 +76,7 @@ def facts_of(episode: Episode, where: Hashable = None) -> EpisodeStats:
 
 
 def medians_of(facts: Sequence[EpisodeStats]) -> tuple[float, float]:
-    """Return the median tokens per turn and the median calls per episode. The modes are defined by them."""
+    """Return the median tokens per turn and the median calls per episode, which define the modes; 0 without tokens."""
     with_tokens = [fact for fact in facts if fact.tokens]
     if not with_tokens:
         return 0.0, 0.0
@@ -129,7 +129,7 @@ def part_means(facts: Sequence[EpisodeStats]) -> dict[str, float]:
 
 
 def gap_metrics(facts: Sequence[EpisodeStats]) -> dict[str, float]:
-    """Return pass@k minus avg@k over whole groups: the success gained by k tries instead of one."""
+    """Return pass@k minus avg@k, the success gained by k tries instead of one; k is the size of the largest group."""
     groups: dict[Hashable, list[float]] = {}
     for fact in facts:
         groups.setdefault(fact.group, []).append(fact.parts.get("success", 0.0))
@@ -171,8 +171,8 @@ def batch_metrics(batch: Batch, learning: Set[str] = frozenset()) -> dict[str, f
 
 
 def mixture_metrics(mixture: Mixture, batch: Batch) -> dict[str, float]:
-    """Return, for each environment of a mixture, the episodes of a step that its share asked for, that were played, and
-    that were trained on (a copy counts by its weight), and the success of the played ones.
+    """Return figures of a step for each environment of a mixture: how many episodes its share asked for, how many were
+    played, how many were trained on (a copy counts by its weight), and the success of those played.
 
     A sampler that drops or copies groups changes the mixture. Shares are these metrics divided by their sums.
     """
@@ -214,7 +214,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _of_seats(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return success and reward of each seat, whether or not it is trained."""
+    """Return success, reward and share of cut episodes for each seat, whether or not it is trained."""
     figures: dict[str, float] = {}
     for seat in sorted({episode.start.seat for episode in episodes if episode.start.seat is not None}):
         seat_episodes = [episode for episode in episodes if episode.start.seat == seat]

@@ -1,8 +1,8 @@
 """Reagent-C (arXiv 2601.22154): an agent plays held-out tasks, reads a critique of each attempt, and tries again.
 
-Nothing is trained, and the first attempts are those of `evaluate`. A second attempt begins when its critique is ready,
-from the start that the sampler `refined` would make. Not here: the judge that writes critiques (see `scoring`). Not
-supported: several ranks, and games.
+Nothing is trained, and the first attempts are played as in `evaluate`. A second attempt begins when its critique is
+ready, from the same start as in training (`samplers.reagent_u`). Not in this module: the judge that writes critiques
+(see `reward.async_scoring`). Not supported: several ranks, and games.
 """
 
 from collections import deque
@@ -67,9 +67,9 @@ def attempts(
     ended: Callable[[Episode], object] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Attempts:
-    """Play the first `tasks` tasks of the arena's split `samples` times each, and repeat each attempt.
+    """Play the first `tasks` tasks of the arena's split `samples` times each. Repeat each attempt with its critique.
 
-    Each episode is passed to `ended` when it ends, and reported. `scoring` requests the critiques from a judge;
+    Each episode is passed to `ended` when it ends. `scoring` requests the critiques from a judge;
     `critics` creates one.
     """
     if seats := seats_of(arena):
@@ -107,5 +107,5 @@ def attempts(
 
 
 def critics(judge: JudgeFunction, **options: Any) -> Scoring:
-    """Return a scoring that only requests critiques from a judge. The caller must close it."""
+    """Return a `Scoring` without reward terms, which only requests critiques from a judge. The caller must close it."""
     return Scoring(lambda episode: {}, judge, **options)

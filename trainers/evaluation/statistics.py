@@ -8,10 +8,11 @@ A pass is full success: pass@k does not count an episode that an environment wit
 best@k and maj@k use the fraction.
 
 The papers' released code (arXiv:2510.11701) computes best@n and maj@n from 1000 resamples with replacement, so its
-best@32 is lower than the share of tasks solved in any of 32 samples. All three variants are here, under different
-names.
+best@32 is lower than the share of tasks solved in any of 32 samples. This module has three variants: `pass_at_k`,
+`any_of_k` and `best_of_resamples`.
 
-Not here: reading episodes (`evaluate`), and intervals for a fixed set of tasks where only the samples are random.
+Not in this module: reading episodes (`evaluate`), and intervals for a fixed set of tasks where only the samples are
+random.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -80,7 +81,7 @@ def gap_at_k(matrix: Matrix, k: int) -> Samples:
 
 
 def any_of_k(matrix: Matrix, k: int) -> Samples:
-    """Return, per task, 1 if one of the first k samples passes, otherwise 0. Equals `pass_at_k` for all samples."""
+    """Return, per task, 1 if one of the first k samples passes, otherwise 0. With all samples, it equals pass@k."""
     return np.array([float((row[:k] >= _FULL).any()) for row in _rows(matrix, k)])
 
 
@@ -137,7 +138,7 @@ class PairedDifference:
 def compare(first: Mapping[TaskT, Sequence[float]], second: Mapping[TaskT, Sequence[float]]) -> PairedDifference:
     """Compare the successes of two agents by task. Both must have played the same tasks.
 
-    Tasks are paired, so the order of samples does not matter, nor whether the agents share their noise. The interval
+    Tasks are paired, so the order of samples and the agents' random seeds do not matter. The interval
     and the test are different methods: near p = 0.05 they may disagree.
     """
     if first.keys() != second.keys():
@@ -217,8 +218,8 @@ def _majority(ballots_SK: NDArray[np.int64], values_SK: Samples) -> Samples:
 def _drawn(samples: int, k: int, resamples: int, seed: int) -> NDArray[np.int64]:
     """Return the sample indices of each resample, drawn with replacement.
 
-    It uses numpy's old generator, whose stream is frozen and is that of the released code: the same matrix gives the
-    same best@k. Every task with the same number of samples gets the same draws, as in that code.
+    Uses numpy's old generator, which will not change, because the papers' released code (arXiv 2510.11701) uses it: so
+    best@k is the same as with that code. Tasks with equally many samples get the same draws.
     """
     return np.random.RandomState(seed).choice(samples, size=(resamples, k), replace=True)
 

@@ -1,1 +1,1 @@
-"""Many runs: controls and sweeps."""
+"""Experiments with many runs: controls and sweeps."""

@@ -1,6 +1,6 @@
-"""Control runs for GRPO's gain: the same start and settings, but other advantages.
+"""Control runs that show whether GRPO's advantages cause its gain: same start and settings, but other advantages.
 
-Controls run one after the other in a process beside the main run, and end with it.
+Controls run one after the other, in a second process beside the main run. If the main process ends, they are killed.
 """
 
 import multiprocessing
@@ -32,7 +32,7 @@ SHUFFLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Result of a control."""
+    """Result of a control run."""
 
     name: str
     measured: Both
@@ -41,7 +41,7 @@ class Control:
 
 
 def run_control(name: str, start: Path, config: GRPOConfig) -> Control:
-    """Train the model in `start` with a control's advantages, and evaluate it."""
+    """Train the model in the folder `start` with the advantages of the control `name`, and evaluate it."""
     if name == CONTROLS[0]:
         runs = [_run(start, config, Successes())]
     else:
@@ -76,7 +76,7 @@ class Background:
             process.kill()
 
     def submit(self, name: str, start: Path, config: GRPOConfig) -> "Future[Control]":
-        """Queue a control."""
+        """Queue a control run. Return a future of its result."""
         return self._pool.submit(run_control, name, start, config)
 
 

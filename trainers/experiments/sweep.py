@@ -1,10 +1,10 @@
-"""Run a grid of settings over seeds: ordinary runs in one folder, each in its own process, some at once.
+"""Run a grid of settings over seeds: ordinary runs in one folder, each in its own process, several in parallel.
 
     FOLDER/ARM/seed-0/     a run, as `palaestra train` leaves it, and log.txt with its output
 
 Finished runs are not repeated, and others resume from their newest checkpoint. So the same call resumes a sweep that
 was stopped or killed, and more arms or seeds extend it. A failed run does not end the others. Tiny agents with equal
-cold-start settings are trained once and share their initial weights. Not here: the comparison of arms (`analysis`).
+cold-start settings are trained once and share their initial weights. Left out: comparing arms (`view.compare_groups`).
 """
 
 import multiprocessing
@@ -99,7 +99,8 @@ def sweep(
     interrupts: Interrupts | None = None,
     on_progress: OnProgress = ignore,
 ) -> dict[str, str]:
-    """Take runs to their end and report the total number of steps taken. Return the faults of failed runs.
+    """Take all runs to their end, `at_once` in parallel, and report the total number of steps taken. Return the faults
+    of failed runs, by arm and seed.
 
     On an interrupt or an error, every running process finishes its step and saves a checkpoint.
     """
@@ -138,7 +139,7 @@ def sweep(
 
 
 def _startable(waiting: Sequence[Planned], working: Sequence[Planned]) -> Planned | None:
-    """Return the first run whose start exists or is not being made by another run; None if there is none."""
+    """Return the first waiting run whose cold start no working run is making now; None if there is no such run."""
     busy = [run.raised for run in working if run.raised is not None and not (run.folder / "start").is_dir()]
     return next((run for run in waiting if run.raised not in busy), None)
 

@@ -1,6 +1,6 @@
-"""Fused attention kernels that return the log-sum-exp of their scores, with their backward passes, for CPU and CUDA.
+"""Fused attention kernels for CPU and CUDA that also return the log-sum-exp of their scores, with backward passes.
 
-Left out: which queries meet which keys, and merging the parts (`prefix_attention`).
+Left out: which queries attend to which keys, and merging the results of several calls (`prefix_attention`).
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _FLASH_WIDTH = 256
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """Queries and keys of one kernel call, as positions in the layout."""
+    """The queries and keys of one kernel call, given as positions in the layout."""
 
     queries: Any
     """A slice or a tensor of indices."""
@@ -152,7 +152,7 @@ def _efficient_backward(
 
 
 def _repeated(query: Tensor, *keys: Tensor) -> list[Tensor]:
-    """Repeat the key heads so that there are as many as query heads."""
+    """Return the tensors with their key heads repeated until there are as many of them as query heads."""
     return [each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in keys]
 
 

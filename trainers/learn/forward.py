@@ -1,9 +1,9 @@
 """Compute the log-probs of a batch's tokens under a model.
 
-Rows lie side by side without padding, and a prefix that several rows share is computed once (`shared`, `attention`).
-Nothing after the last sampled token of a row is computed, and the output layer sees only the positions before sampled
-tokens, in blocks (`block_logprobs`). Models whose attention does not support this get padded rows of similar length.
-Only this file knows about padding.
+Rows are put one after another without padding, and a prefix that several rows share is computed once (`prefix_trie`,
+`prefix_attention`). Tokens after the last sampled token of a row are not computed. The output layer is computed only at
+the positions before sampled tokens, in blocks (`losses.chunked_logprobs`). If a model's attention does not support
+this, it gets padded rows of similar length. No other module handles padding.
 """
 
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ class ForwardScores:
 
 
 def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
-    """Split rows into micro-batches of at most `max_tokens` tokens, with shared tokens counted once.
+    """Split rows into micro-batches of at most `max_tokens` tokens. A shared token counts once.
 
-    A longer row gets a micro-batch of its own. Rows with a common prefix stay together if they fit.
+    A row that is longer than that gets its own micro-batch. Rows with a common prefix stay together if they fit.
     """
     if not shares_beginnings(model):
         return [packed.select(part) for part in _buckets(packed.lengths.tolist(), max_tokens)]
@@ -74,9 +74,10 @@ _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def shares_beginnings(model: Any) -> bool:
-    """Return whether shared prefixes are computed once. A probe of each new model tests that this changes no result.
+    """Return whether shared prefixes are computed only once for this model.
 
-    A model that passes keeps the attention function NAME, which equals `sdpa` for all other callers.
+    On the first call a test compares the results with those of separate rows. If they are equal, the model keeps the
+    attention function `prefix_attention.NAME`, which works as `sdpa` for all other callers.
     """
     if model not in _known:
         _known[model] = _tried(model)
@@ -86,7 +87,7 @@ def shares_beginnings(model: Any) -> bool:
 
 @torch.no_grad()
 def _tried(model: Any) -> bool:
-    """Return whether rows that are laid out together get the same hidden states as each row alone."""
+    """Return whether rows computed together, with shared prefixes, get the same hidden states as each row alone."""
     config = model.config.get_text_config()
     before = config._attn_implementation
     kinds = set(getattr(config, "layer_types", None) or {"full_attention"})
@@ -123,7 +124,7 @@ def _tried(model: Any) -> bool:
 
 
 def _flat(model: Any, packed: Packed) -> tuple[Tensor, int]:
-    """Return the hidden states before sampled tokens, from rows laid out side by side."""
+    """Return the hidden states before sampled tokens, and the number of computed positions, without padding."""
     rows = _needed(packed)
     order, lengths, commons = _sorted(rows)
     layout = lay_out(lengths, commons)
@@ -155,8 +156,8 @@ def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
 
 
 def _padded(model: Any, packed: Packed) -> tuple[Tensor, int]:
-    """Return the hidden states before sampled tokens, from rows padded on the right. Attention is causal, so this
-    changes no result.
+    """Return the hidden states before sampled tokens, and the number of computed positions, with rows padded on the
+    right. Attention is causal, so the padding changes no result.
     """
     lengths_R = packed.lengths
     begins_R = lengths_R.cumsum(0) - lengths_R
@@ -168,7 +169,7 @@ def _padded(model: Any, packed: Packed) -> tuple[Tensor, int]:
 
 
 def _needed(packed: Packed) -> list[NDArray[Any]]:
-    """Return the ids of each row that predict something: those before its last sampled token."""
+    """Return the ids that each row must compute: those before its last sampled token."""
     rows, sampled = _by_row(packed, packed.ids_N), _by_row(packed, packed.sampled_N)
     return [ids[: row_sampled.nonzero()[0][-1]] for ids, row_sampled in zip(rows, sampled, strict=True)]
 
@@ -178,7 +179,9 @@ def _by_row(packed: Packed, values_N: Tensor) -> list[NDArray[Any]]:
 
 
 def _sorted(rows: list[NDArray[Any]]) -> tuple[list[int], list[int], list[int]]:
-    """Return the rows' order and, in that order, their lengths and how much each shares with the row before."""
+    """Return an order of the rows and, in this order, the length of each row and of its common prefix with the row
+    before.
+    """
     order, commons = in_order(rows)
     return order, [len(rows[i]) for i in order], commons
 

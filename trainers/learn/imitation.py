@@ -1,6 +1,6 @@
-"""Imitate token rows, step by step; shared by the cold start and supervised fine-tuning.
+"""Train a learner to imitate token rows, step by step. The cold start and supervised fine-tuning use this.
 
-Not here: the choice of rows (`sft`, `cold_start`).
+Not here: the choice of rows (`trainers.sft`, `setup.cold_start`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from palaestra.trainers.learn.packing import pack_rows
 
 
 class Imitation:
-    """A learner that imitates rows step by step. Each epoch has a new order."""
+    """A learner with the rows that it imitates, some in each step. Each epoch has a new order of the rows."""
 
     def __init__(self, learner: Learner[SFTConfig], rows: Sequence[TokenRow]) -> None:
-        """Create the imitation. A learner that has taken steps continues with the next rows."""
+        """Prepare the rows. If the learner has already taken steps, it continues with the row after its last one."""
         if not rows:
             raise ConfigError("there is nothing to imitate: no demonstration was given")
         self.learner, self._rows = learner, rows
@@ -37,9 +37,9 @@ class Imitation:
         return -(-len(self._rows) // self._size)
 
     def step(self, rate: float | None = None) -> dict[str, float]:
-        """Imitate the next rows. `rate` is the factor of the learning rates; None uses the schedule.
+        """Train on the next rows and return the metrics, including the loss per token.
 
-        Return the metrics, including the loss per token.
+        `rate` is the factor of the learning rates; if it is None, the schedule gives the factor.
         """
         learner = self.learner
         metrics = imitate(learner, [next(self._order) for _ in range(self._size)], rate)
@@ -55,9 +55,10 @@ class Imitation:
 
 
 def imitate(learner: Learner[RunConfigT], rows: Sequence[TokenRow], rate: float | None = None) -> dict[str, float]:
-    """Take one optimizer step that makes the sampled tokens of these rows likelier. It does not count as a step.
+    """Take one optimizer step that makes the sampled tokens of these rows likelier. `learner.step` does not change.
 
-    `rate` is the factor of the learning rates; None uses the schedule. Return the metrics, with the loss per token.
+    `rate` is the factor of the learning rates; if it is None, the schedule gives the factor. Return the metrics,
+    including the loss per token.
     """
     config = learner.config.optimizer
     rate = learner.rate if rate is None else rate

@@ -1,7 +1,7 @@
-"""The trained model with its optimizers and learning-rate schedule: all that a checkpoint holds.
+"""The learner: the trained model with its optimizers and learning-rate schedule, which are what a checkpoint holds.
 
-GRPO and imitation share it. It also takes the optimizer step, which is skipped if the gradient is not finite. Not here:
-the computation of gradients (`update`, `sft`), and how a learner is saved (`checkpoint`).
+GRPO and imitation both use it. The learner also takes the optimizer step, and skips it if the gradient is not finite.
+Not here: the computation of gradients (`update`, `imitation`), and saving a learner (`run.checkpoint`).
 """
 
 import copy
@@ -97,25 +97,25 @@ class Learner(Generic[RunConfigT]):
 
     @property
     def rate(self) -> float:
-        """Return the factor of the learning rate in the next step."""
+        """Return the factor by which the learning rates are multiplied in the next step."""
         return self.rate_factor * rate_at(self.step, self.steps, self.config.optimizer)
 
     def computing(self) -> AbstractContextManager[None]:
-        """Return a context for forward passes that a backward pass follows. Layers are checkpointed in it if the config
-        says so.
+        """Return a context for forward passes that are followed by a backward pass. With `scale.gradient_checkpointing`
+        the layers' activations are checkpointed in it.
         """
         return checkpointed(self.model) if self.config.scale.gradient_checkpointing else nullcontext()
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
-        """Yield the reference model of the KL, for the length of a block."""
+        """Yield the reference model of the KL during a `with` block; an adapter is off in the block."""
         with adapter_off(self.model) if self.reference is self.model else nullcontext():
             yield self.reference
 
     def descend(self, rate: float) -> float | None:
         """Take an optimizer step and discard the gradients. Return their norm, or None if the step was skipped.
 
-        The critic steps only if the model does, because one non-finite pass affects both.
+        The step is skipped for model and critic if a gradient of either is not finite.
         """
         with nullcontext() if self._host is None else self._host.brought():
             self.masters.take_gradients()
@@ -140,8 +140,8 @@ class Learner(Generic[RunConfigT]):
         return norm if is_finite else None
 
     def require_gradients(self) -> None:
-        """Raise `TrainingHalted` after too many skipped optimizer steps in a row. The weights are those of the last
-        step taken.
+        """Raise `TrainingHalted` if the last `MAX_SKIPPED` optimizer steps were skipped. The skipped steps have not
+        changed the weights.
         """
         if self.skipped >= MAX_SKIPPED:
             raise TrainingHalted(
@@ -164,7 +164,9 @@ class Learner(Generic[RunConfigT]):
 
 
 def rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Return the factor of the learning rate in a step (from 0): linear warm-up, then constant, linear or cosine."""
+    """Return the factor of the learning rate in step `step` of `steps` (from 0): it rises linearly during the warm-up,
+    then stays constant, or falls linearly or as a cosine.
+    """
     rising = int(config.warmup_share * steps)
     if step < rising:
         return (step + 1) / rising
@@ -176,8 +178,8 @@ def rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
 
 
 def to_learn(local: LocalModel) -> Any:
-    """Return the model to train: the opened one. With several ranks it is sharded, or a sharded copy if the engine
-    samples from it.
+    """Return the model to train. With one rank this is the opened model itself. With several ranks it is sharded; if
+    the engine samples from the opened model, a copy is sharded instead.
     """
     if here().count == 1:
         return local.model

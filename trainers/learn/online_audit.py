@@ -1,8 +1,8 @@
-"""The audit during training: each batch before the update, and each of its mini-batches.
+"""The audit during training: it checks each batch before the update, and each of its mini-batches.
 
-It costs under 1 % of a step (`tests/prove/test_mutations.py` measures that), so it cannot be switched off. A finding
-halts the run before the weights change; unusual values are only metrics. Texts and prompts, which cost more, are
-checked in a few episodes per step.
+It takes less than 1 % of a step's time (`tests/prove/test_mutations.py` measures that), so it cannot be switched off.
+A finding halts the run before the weights change; unusual values only become metrics. To check texts and prompts takes
+longer, so this is done for a few episodes per step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,9 @@ def audited(learner: Learner[GRPOConfig], batch: Batch) -> dict[str, float]:
 
 
 def _audit_turns(learner: Learner[GRPOConfig], flat: Flat, episodes: Sequence[Episode], number: int) -> None:
-    """Check what needs the chat template of each seat. Texts are checked in different episodes at each step."""
+    """Check turns, lengths, texts and prompts with the chat template of each seat. Texts are checked in a few episodes,
+    different ones at each step. Raise `TrainingHalted` for a finding.
+    """
     agent, play = learner.agent, learner.config.play
     chats = {episode.start.seat: agent.chat_of(episode.start.seat) for episode in episodes}
     for speaker in {id(chat): chat for chat in chats.values() if chat is not None}.values():
@@ -116,10 +118,10 @@ def audit_gradients(
     batch: Batch,
     sums: Mapping[str, float],
 ) -> None:
-    """Raise `TrainingHalted` if a batch has nonzero advantages, but no trained token or no gradient at all.
+    """Raise `TrainingHalted` if a batch has nonzero advantages, but no token is trained on or every gradient is 0.
 
-    Exact zeros are valid if tokens were clipped, if they had no alternative (zero entropy), or if equal episodes have
-    opposite advantages.
+    Gradients of exactly 0 are allowed if tokens were clipped, if each token had probability 1 (zero entropy), or if
+    the advantages of equal episodes sum to 0.
     """
     lengths = batch.lengths
     if not any(value.any() for value, length in zip(values, lengths, strict=True) if length):
@@ -138,11 +140,11 @@ def audit_gradients(
 
 
 def audited_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Packed) -> dict[str, float]:
-    """Return the log-prob gap between engine and trainer before any step, over tokens sampled with these weights.
+    """Return metrics of the log-prob gap between engine and trainer before a batch's first optimizer step.
 
-    Raise `TrainingHalted` if it is too large. With shared float32 weights the largest gap is bounded; in other
-    precision or on a server single tokens may differ widely, so the mean is bounded. Return {} if there are no tokens
-    of these weights.
+    Only tokens that were sampled with the present weights count; without such tokens return {}. Raise `TrainingHalted`
+    if the gap is too large. With shared float32 weights the largest gap must be small. In another precision or on a
+    server single tokens may differ much, so only the mean must be small.
     """
     same_N = packed.sampled_N & (packed.versions_N == learner.step)
     gap_S = (said_N - packed.sampled_logprobs_N)[same_N].abs().cpu().numpy()

@@ -56,7 +56,7 @@ class Packed:
         return Packed(**tensors)
 
     def by_episode(self, values_N: Tensor) -> list[NDArray[np.float32]]:
-        """Split a value per token into one array per episode, over its sampled tokens."""
+        """Return one array per episode, with the values of its sampled tokens. `values_N` holds a value per token."""
         values_S, owners_S = values_N[self.sampled_N].cpu(), self.episode_N[self.sampled_N].cpu()
         return [part.numpy() for part in torch.split(values_S, torch.bincount(owners_S).tolist())]
 
@@ -68,10 +68,10 @@ def pack(
     reference: Sequence[RowValues] | None = None,
     old: Sequence[RowValues] | None = None,
 ) -> Packed:
-    """Lay episodes out flat. Rows without a sampled token are left out.
+    """Put the token rows of episodes one after another in flat tensors. Rows without a sampled token are left out.
 
-    Without weights every sampled token counts the same. Without `old` the policy's ratio refers to the engine's
-    log-probs.
+    If `weights` is None, every sampled token has the same weight. If `old` is None, the policy's ratio refers to the
+    engine's log-probs.
     """
     owners = [index for index, episode in enumerate(episodes) for row in episode.rows if row.sampled.any()]
     return pack_rows(
@@ -92,10 +92,10 @@ def pack_rows(
     episodes: Sequence[int] | None = None,
     old: Sequence[RowValues] | None = None,
 ) -> Packed:
-    """Lay rows out flat.
+    """Put token rows one after another in flat tensors.
 
-    Without advantages each row is imitated (advantage 1), without weights every sampled token counts the same, and
-    without episodes each row is an episode.
+    If there are no `advantages`, each row is imitated (advantage 1). If `weights` is None, every sampled token has the
+    same weight. If `episodes` is None, each row is an episode.
     """
     if not rows:
         raise ValueError("there must be at least one row with a sampled token")
@@ -119,14 +119,14 @@ def pack_rows(
 
 
 def placed(values: Sequence[RowValues], episodes: Sequence[Episode]) -> Tensor:
-    """Lay out the values of each episode's sampled tokens as `pack` does; 0 at all other tokens."""
+    """Return a flat tensor in the order of `pack`, with the values at the sampled tokens and 0 at all others."""
     return _placed(
         [row for episode in episodes for row in episode.rows if row.sampled.any()], _by_row(values, episodes)
     )
 
 
 def _by_row(values: Sequence[RowValues], episodes: Sequence[Episode]) -> list[RowValues]:
-    """Split each episode's values into those of its rows that have a sampled token."""
+    """Split each episode's values into one array per row, for its rows with a sampled token."""
     row_values: list[RowValues] = []
     for value, episode in zip(values, episodes, strict=True):
         counts = [int(row.sampled.sum()) for row in episode.rows if row.sampled.any()]

@@ -1,12 +1,12 @@
-"""Attention over a layout in which shared prefixes are stored once (`shared`), for stock models.
+"""Attention over a layout in which each shared prefix is stored once (`prefix_trie`), for stock models.
 
-Each segment attends causally to itself, and all that follows a segment attends to the whole segment. Every part is one
-call of a fused kernel, which returns the log-sum-exp of its scores; with it the parts are merged exactly. In the
-backward pass each part's kernel gets the merged output and log-sum-exp, and the gradients of the parts are added.
+Each segment attends causally to itself, and all tokens that follow a segment attend to the whole segment. Each of these
+parts is one call of a fused kernel, which also returns the log-sum-exp of its scores, so that the parts can be merged
+exactly. In the backward pass each kernel gets the merged output and log-sum-exp, and the gradients are added.
 
-Models use it by its name among transformers' attention functions. Without a layout it behaves as `sdpa`, so other users
-of the model (an engine, `generate`) are not affected. The kernel that stores all scores is never used for a layout.
-Refused: the options in `UNSERVED`, and values whose width differs from that of the keys.
+transformers finds this attention function by its `NAME`. Without a layout it works as `sdpa`, so other users of the
+model (an engine, `generate`) are not affected. No kernel that stores the matrix of all scores is used for a layout. The
+options in `UNSERVED` are refused, and values whose width differs from the width of the keys.
 """
 
 from dataclasses import dataclass
@@ -39,15 +39,15 @@ class AttentionPlan:
 
     @cached_property
     def by_segment(self) -> list[AttentionCall]:
-        """Return the calls of each segment on itself, then those of the tokens that follow it."""
+        """Return one call per segment for its attention to itself, then one per segment for the tokens after it."""
         spans = [(slice(segment.begin, segment.begin + segment.size), segment.end) for segment in self.layout.segments]
         calls = [AttentionCall(span, span, True) for span, _ in spans]
         return calls + [AttentionCall(slice(span.stop, end), span, False) for span, end in spans if end > span.stop]
 
     @cached_property
     def by_depth(self) -> list[AttentionCall]:
-        """Return one call of all segments on themselves, then one per depth for the tokens that follow: few calls, for
-        a GPU.
+        """Return one call for the attention of all segments to themselves, then one call per depth for the tokens after
+        the segments. There are few calls, which is faster on a GPU.
         """
         segments = self.layout.segments
         everything = slice(0, self.layout.size)
@@ -66,7 +66,7 @@ class AttentionPlan:
         return calls
 
     def calls_for(self, kernel: Kernel) -> list[AttentionCall]:
-        """Return the calls in the form that a kernel takes."""
+        """Return `by_depth` if the kernel supports sequences of several lengths in one call, otherwise `by_segment`."""
         return self.by_depth if kernel.variable_length else self.by_segment
 
     def _joined(self, ranges: list[tuple[int, int]]) -> Tensor:
@@ -88,7 +88,7 @@ def planned_attention(
     plan: AttentionPlan | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention with the signature of transformers, over a layout if there is a plan."""
+    """Compute attention as transformers calls it: over a layout if there is a `plan`, otherwise as `sdpa`."""
     if plan is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
@@ -108,7 +108,10 @@ AttentionMaskInterface.register(NAME, sdpa_mask)  # This is for passes without a
 
 
 class _Planned(torch.autograd.Function):
-    """Maps [1, heads, tokens, width] to [1, tokens, heads, width], as models expect it."""
+    """Attention over a plan with its own backward pass.
+
+    Inputs are [1, heads, tokens, width]; the output is [1, tokens, heads, width], as models expect.
+    """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float) -> Tensor:

@@ -1,8 +1,8 @@
-"""Rows of tokens as a trie: a prefix that several rows share is laid out, and computed, once.
+"""Token rows as a trie: a prefix that several rows share is stored and computed only once.
 
-Rows are sorted, so rows with a common prefix are neighbours. A segment is a stretch of tokens that some rows share.
-Segments are in depth-first order, so all tokens that follow from a segment come directly after it. All functions here
-are pure functions of lengths and shared prefixes. Attention over a layout is in `attention`.
+Rows are sorted, so rows with a common prefix are neighbours. A segment is a sequence of tokens that is stored once for
+all rows that contain it. Segments are in depth-first order, so all tokens that follow a segment in some row come
+directly after it. All functions of this module are pure. Attention over a layout is in `prefix_attention`.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions of all tokens of all rows."""
+    """The order in which the tokens of all rows are stored, each shared token only once."""
 
     segments: tuple[Segment, ...]
     paths: tuple[tuple[int, ...], ...]
@@ -45,12 +45,12 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Return the number of tokens, each shared one counted once."""
+        """Return the number of stored tokens. A shared token counts once."""
         return self.segments[-1].begin + self.segments[-1].size
 
     @cached_property
     def places(self) -> list[NDArray[np.int64]]:
-        """Return the positions of the tokens of each row."""
+        """Return for each row the positions of its tokens in the layout."""
         places_by_row = []
         for path in self.paths:
             stretches = [(self.segments[i].begin, self.segments[i].size) for i in path]
@@ -59,8 +59,8 @@ class Layout:
 
 
 def in_order(rows: Sequence[NDArray[Any]]) -> tuple[list[int], list[int]]:
-    """Return an order in which rows with a common prefix are neighbours, and the length that each shares with the one
-    before.
+    """Return an order in which rows with a common prefix are neighbours, and for each row the length of the prefix that
+    it shares with the row before, or 0 if that is shorter than `LEAST`.
     """
     # Big-endian bytes sort like the numbers, and much faster.
     order = sorted(range(len(rows)), key=lambda i: rows[i].astype(">i8").tobytes())
@@ -69,7 +69,7 @@ def in_order(rows: Sequence[NDArray[Any]]) -> tuple[list[int], list[int]]:
 
 
 def lay_out(lengths: Sequence[int], commons: Sequence[int]) -> Layout:
-    """Return the layout of sorted rows. No length may be 0."""
+    """Return the layout of sorted rows from their lengths, none of which may be 0, and `commons` of `in_order`."""
     spans: list[tuple[int, int, int, int, int, int]] = []
     paths: list[list[int]] = [[] for _ in lengths]
     pending = _alike(commons, 0, len(lengths), 0, 0)
@@ -93,10 +93,9 @@ def lay_out(lengths: Sequence[int], commons: Sequence[int]) -> Layout:
 
 
 def parts(lengths: Sequence[int], commons: Sequence[int], max_tokens: int) -> list[range]:
-    """Split sorted rows into parts of at most `max_tokens` tokens, each shared one counted once. A longer row is alone
-    in its part.
+    """Split sorted rows into parts of at most `max_tokens` tokens. A shared token counts once.
 
-    Rows with a common prefix stay together if they fit into one part.
+    A row that is longer than that is alone in its part. Rows with a common prefix stay together if they fit.
     """
 
     def fits(first: int, last: int) -> bool:
@@ -118,7 +117,7 @@ def parts(lengths: Sequence[int], commons: Sequence[int], max_tokens: int) -> li
 
 
 def _alike(commons: Sequence[int], first: int, last: int, place: int, depth: int) -> list[tuple[int, int, int, int]]:
-    """Return the runs of rows that share enough tokens beyond `place`, the last run first."""
+    """Return the groups of neighbouring rows that share `LEAST` or more tokens from `place` on, last group first."""
     cuts = [i for i in range(first + 1, last) if commons[i] < place + LEAST]
     return [(a, b, place, depth) for a, b in zip([first, *cuts], [*cuts, last], strict=True)][::-1]
 

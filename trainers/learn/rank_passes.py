@@ -1,7 +1,7 @@
-"""Divide the passes over a batch among the ranks. A single process makes all of them.
+"""Divide the forward and backward passes over a batch among the ranks. A single process makes all passes.
 
-Every rank makes the same number of passes, because all ranks take part in each pass of a sharded model. If the
-micro-batches do not divide evenly, a rank repeats one, and the result of that pass is not counted.
+Every rank makes the same number of passes, because all ranks take part in each pass of a sharded model. If the number
+of micro-batches is not divisible by the ranks, a rank repeats one of them, and that pass is not counted.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from palaestra.trainers.scale.ranks import Ranks
 
 
 def passes(model: Any, packed: Packed, max_tokens: int, ranks: Ranks) -> Iterator[tuple[Packed, bool]]:
-    """Yield this rank's micro-batches of at most `max_tokens` tokens, smaller ones if a rank would get none.
+    """Yield this rank's micro-batches of at most `max_tokens` tokens. They are smaller if a rank would get none.
 
-    Each comes with a bool, which is False for a micro-batch that is not counted; its loss weights are 0.
+    Each comes with a bool, which is False if the micro-batch is not counted; its loss weights are then 0.
     """
     parts, rows = micro_batches(model, packed, max_tokens), len(packed.lengths)
     while len(parts) < min(ranks.count, rows):

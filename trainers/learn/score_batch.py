@@ -1,7 +1,7 @@
 """Score a batch before the update: log-probs of reference and learner, and critic values, if the recipe needs them.
 
-The KL needs the log-probs of the reference, and a correction needs those of the learner. Without a correction the ratio
-refers to the log-probs of the engine, and nothing is computed here.
+The KL needs the log-probs of the reference, and a correction needs the log-probs of the learner. Without a correction
+the ratio refers to the engine's log-probs, so the learner's are not computed.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ PerSample = tuple[NDArray[np.float32], ...]
 
 
 def score_batch(learner: Learner[GRPOConfig], batch: Batch) -> BatchScores:
-    """Return the scores of a batch. A field that the recipe does not need is None and costs nothing."""
+    """Return the scores of a batch. A field that the recipe does not need is None and is not computed."""
     config, reference = learner.config, None
     if learner.reference is not None:
         with learner.as_reference() as model:
@@ -54,7 +54,9 @@ def _costs(kl: KL, batch: Batch, reference: PerSample, old: PerSample | None) ->
 def _scored(
     model: Any, batch: Batch, config: GRPOConfig, ranks: Ranks, critic: Critic | None = None
 ) -> tuple[PerSample, PerSample | None]:
-    """Return the log-probs of each sample's tokens under a model, and the critic's values before each of them."""
+    """Return the log-probs of each sample's tokens under a model, and the critic's value before each token. The values
+    are None if there is no critic.
+    """
     logprobs = [np.zeros(0, np.float32)] * len(batch.samples)
     critic_values = list(logprobs)
     device = next(model.parameters()).device

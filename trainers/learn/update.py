@@ -1,8 +1,8 @@
 """Turn one batch into optimizer steps: pack, score, compute the loss, step.
 
-A mini-batch holds whole groups. A micro-batch holds what fits into memory; its size changes no gradient. The log-probs
-of each batch's first mini-batch are compared with those of the engine without an extra forward pass. Not here: the
-weights of a correction (`correction`), and the checks of these computations (`audit`).
+A mini-batch holds whole groups. A micro-batch holds as many tokens as fit into memory; its size does not change the
+gradient. The log-probs of each batch's first mini-batch are compared with the engine's, without an extra forward pass.
+Not here: the weights of a correction (`losses.importance_correction`), and the checks (`online_audit`).
 """
 
 import math
@@ -94,7 +94,7 @@ def update(
 
 
 def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], parts: int) -> dict[str, float]:
-    """Return the metrics of the passes that were trained on."""
+    """Return the metrics that the training passes have summed in `sums`. `parts` is the number of mini-batches."""
     token_count = max(sums["tokens"], 1)
     return {
         "loss": sums["loss"] / parts,
@@ -109,7 +109,7 @@ def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], parts: int
 
 
 def _kl(learner: Learner[GRPOConfig], batch: Batch, scores: BatchScores, sums: Mapping[str, float]) -> dict[str, float]:
-    """Return the mean KL per token, from the loss or from the KL costs; an empty dict if the recipe has no KL."""
+    """Return the metric `kl`, the mean KL per token; an empty dict if the recipe has no KL."""
     if scores.reference is not None and sums["tokens"]:
         return {"kl": sums["kl"] / sums["tokens"]}
     if scores.costs is not None and any(batch.lengths):
@@ -138,7 +138,7 @@ def _passes(
     sums: defaultdict[str, float],
     critic_targets: tuple[torch.Tensor, ...] = (),
 ) -> torch.Tensor:
-    """Accumulate the gradient of a mini-batch. Return the log-prob of each of its tokens."""
+    """Add up the gradient of a mini-batch. Return the log-prob of each of its tokens under the present weights."""
     config, logprobs_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
     for micro, counts in passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks):
         pass_sums = sums if counts else defaultdict[str, float](float)
@@ -165,7 +165,7 @@ def _backward(
     scores: BatchScores,
     sums: defaultdict[str, float],
 ) -> None:
-    """Add the gradient of one micro-batch, and add its metrics to `sums`."""
+    """Add the gradient of one micro-batch to the model's gradients, and its metrics to `sums`."""
     recipe, sampled_N, logprobs_N = learner.config.recipe, micro.sampled_N, forward_scores.logprobs_N
     result = recipe.loss(
         logprobs_N[sampled_N],

@@ -1,7 +1,7 @@
-"""Loss weight of each token of a mini-batch.
+"""Compute the loss weight of each token of a mini-batch.
 
-The weights are computed before a mini-batch is split into micro-batches, so the loss is the same for any split, and an
-episode that needs no gradient still counts. An episode without a sampled token does not count.
+The weights are computed before a mini-batch is split into micro-batches, so the loss is the same for any split. An
+episode that needs no gradient still counts in the weights; an episode without a sampled token does not.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ Aggregation = str | Callable[[Sequence[int], int], Sequence[float]]
 
 
 def token_weights(lengths: Sequence[int], aggregation: Aggregation, longest: int = 1) -> list[float]:
-    """Return the weight of a token of each episode, given the numbers of sampled tokens.
+    """Return for each episode the weight of one of its tokens. `lengths` are the numbers of sampled tokens.
 
-    `token`: every token of the mini-batch weighs the same, so long episodes weigh more (arXiv 2510.11701, eq. 4).
-    `sample`: every episode weighs the same, so tokens of long ones weigh less (the first GRPO; the sequence losses).
-    `sum`: tokens of an episode are summed, and episodes averaged. `constant`: the same, divided by the `longest`
-    response, so the length of an episode is not in the denominator (Dr.GRPO). A function of your own is called with
+    `token`: all tokens of the mini-batch have the same weight, so long episodes have more (arXiv 2510.11701, eq. 4).
+    `sample`: all episodes have the same weight, so tokens of long ones have less (the first GRPO; sequence losses).
+    `sum`: tokens of an episode are summed, and episodes averaged. `constant`: as `sum`, but divided by the `longest`
+    response, so that the weight does not depend on an episode's length (Dr.GRPO). A function of your own is called with
     `lengths` and `longest`.
     """
     if callable(aggregation):

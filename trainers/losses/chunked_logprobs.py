@@ -1,9 +1,8 @@
-"""Compute log-probs and entropies of given tokens without a matrix of tokens times vocabulary.
+"""Compute log-probs and entropies of given tokens without storing logits of all tokens over the whole vocabulary.
 
 The output layer is applied to blocks of tokens. The forward pass stores three numbers per token, and the backward pass
-computes each block's logits again. Products use the layer's dtype, as in the engine; sums use float32. A frozen head
-gets no gradient, and none is computed. Not supported: output layers that are not a plain matrix, and second
-derivatives.
+computes each block's logits again. Products use the layer's dtype, as in the engine; sums use float32. For a frozen
+output layer no gradient is computed. Not supported: output layers that are not a plain matrix, and second derivatives.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ BLOCK = {"cpu": 256, "cuda": 1024}
 
 
 class Said(NamedTuple):
-    """Log-probs and entropies of tokens, one number per token each."""
+    """Log-probs and entropies of tokens: two tensors with one number per token."""
 
     logprobs: Tensor
     entropies: Tensor
@@ -27,7 +26,7 @@ class Said(NamedTuple):
 
 
 def block_logprobs(head: Head, hidden_SD: Tensor, ids_S: Tensor, temperature: float = 1.0) -> Said:
-    """Return the log-prob of each token after its hidden state, and the entropy at that position."""
+    """Return the log-prob of each token given the hidden state before it, and the entropy at that position."""
     layer = head.layer
     if not isinstance(layer, torch.nn.Linear) or not layer.weight.is_floating_point():
         raise UsageError(
@@ -121,12 +120,14 @@ def _logits(ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V: Tensor | Non
 
 
 def _slope(logits_BV: Tensor, by_cap: float) -> Tensor:
-    """Return the derivative of the soft cap, computed from the capped logits: 1 - tanh^2."""
+    """Return the derivative of the soft cap, `1 - tanh^2`, computed from the capped logits."""
     return (logits_BV * by_cap).square_().neg_().add_(1.0)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add a product to `total`. Matrices of a short dtype are multiplied in it and summed in float32."""
+    """Add the product of two matrices to `total`. Matrices in bfloat16 or float16 are multiplied in their own dtype and
+    the products are summed in float32.
+    """
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:

@@ -1,8 +1,9 @@
-"""Losses that restrain tokens with a large covariance of log-prob and advantage, because they reduce the entropy most.
+"""Losses that limit tokens with a large covariance of log-prob and advantage, because these reduce the entropy most.
 
-Clip-Cov leaves a few of them out, KL-Cov adds a KL penalty to the largest (arXiv 2505.22617). A token's covariance is
-`(logprob - mean)(advantage - mean)`, over the tokens of one forward pass; so, unlike all other losses,
-these depend a little on how a mini-batch is split (`micro_batch_tokens`). No torch is imported: `--help` reads options.
+Clip-Cov leaves out a few of these tokens; KL-Cov adds a KL penalty to those with the largest covariance (arXiv
+2505.22617). The covariance of a token is `(logprob - mean)(advantage - mean)`, with means over the tokens of one
+forward pass. So, unlike all other losses, these depend a little on how a mini-batch is split (`micro_batch_tokens`).
+This module does not import torch at run time, because `--help` reads its options.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ _PLAIN = Clip(0.2, 0.2, None)
 
 @dataclass(frozen=True, slots=True)
 class ClipCov:
-    """The clipped loss, without a random few of the tokens whose covariance lies between two bounds."""
+    """The loss of `Clip`, without a few random tokens among those whose covariance is between two bounds."""
 
     clip_cov_ratio: Annotated[float, Field(gt=0, le=1)] = 2e-4
     """Share of all tokens that is taken out: at most so many of those within the bounds."""
@@ -41,7 +42,7 @@ class ClipCov:
             )
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """Return the clipped loss, with 0 and no gradient for tokens that are taken out; the mean still counts them."""
+        """Return the clipped loss. Tokens that are left out have loss 0 and no gradient, but count in the mean."""
         result = self.within(logprobs_S, old_S, advantages_S, row_S)
         covariance_S = covariances(logprobs_S, advantages_S)
         there_S = (covariance_S > self.clip_cov_low) & (covariance_S < self.clip_cov_high)
@@ -57,7 +58,7 @@ class ClipCov:
 
 @dataclass(frozen=True, slots=True)
 class KLCov:
-    """`-ratio A`, and for the tokens of the largest covariance a penalty on how far they have moved."""
+    """`-ratio A`, plus a penalty `|logprob - old|` for the tokens with the largest covariance."""
 
     kl_cov_ratio: Annotated[float, Field(gt=0, le=1)] = 2e-4
     """Share of all tokens that is held, the largest covariances first."""

@@ -1,8 +1,8 @@
-"""A critic: a value head that predicts the return after each token, from the policy's last hidden states.
+"""A critic: a value head that predicts the return from each token on, from the policy's last hidden states.
 
-It is a head of two layers with its own optimizer. No gradient of its loss goes into the model: the policy trains as
-with any other baseline, and neither the memory estimate nor the engine knows of the head. Not supported: a critic with
-its own model, and a critic on several ranks.
+It is a head of two layers with its own optimizer. No gradient of its loss goes into the model, so the critic changes
+the policy only through the advantages. The memory estimate does not count the head, and the engine does not use it. Not
+supported: a critic with its own model, and a critic on several ranks.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ValueHead:
-    """The head, and how it learns."""
+    """Settings of the value head and of its optimizer."""
 
     critic_width: Annotated[int, COUNT] = 256
     """Units of its inner layer."""
@@ -31,7 +31,7 @@ class ValueHead:
 
 
 class Critic:
-    """A value head in training."""
+    """A value head with its optimizer."""
 
     def __init__(self, options: ValueHead, model: Any, seed: int) -> None:
         import torch
@@ -48,12 +48,12 @@ class Critic:
         self._optimizer = torch.optim.AdamW(self._head.parameters(), options.critic_learning_rate, weight_decay=0.0)
 
     def values(self, hidden_SD: "Tensor") -> "Tensor":
-        """Predict the return from each token on."""
+        """Return the predicted return from each token on, given the hidden state before it."""
         values_S: Tensor = self._head(hidden_SD.detach().float())[:, 0]
         return values_S
 
     def learn(self, hidden_SD: "Tensor", returns_S: "Tensor", old_S: "Tensor", weights_S: "Tensor") -> float:
-        """Accumulate the gradient of a micro-batch. Return its share of the loss."""
+        """Add the gradient of a micro-batch. Return the loss of the micro-batch, weighted by `weights_S`."""
         values_S = self.values(hidden_SD)
         loss_S = (values_S - returns_S).square()
         if (max_change := self._options.cliprange_value) is not None:
@@ -92,7 +92,7 @@ class Critic:
         return tensors_by_name
 
     def load(self, tensors: Mapping[str, "Tensor"]) -> None:
-        """Load the tensors of another critic."""
+        """Load tensors that `tensors` of another critic returned."""
         import torch
 
         state: dict[int, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Advantages of episodes relative to the others of their group.
+"""Advantages of episodes relative to the other episodes of their group.
 
 An advantage is a function `(batch, scores) -> one value per sample`: a number for the episode, or an array with one
 number for each of its sampled tokens.
@@ -22,7 +22,7 @@ Advantages = Sequence[float] | Sequence[NDArray[np.float64]] | NDArray[np.float6
 
 
 class Advantage(Protocol):
-    """Function from a batch and its scores to advantages."""
+    """Function that computes advantages from a batch and its scores."""
 
     def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return one value per sample."""
@@ -32,9 +32,9 @@ class Advantage(Protocol):
 class GroupNormalized:
     """`(reward - mean) / (std + 1e-6)` within each group, std with ddof 1 (arXiv 2510.11701, eq. 3).
 
-    A group of equal rewards gets exact zeros: the test compares rewards, because rounding can leave a standard
-    deviation above zero. A group of one episode gets zero too. Without the division this is the advantage of Dr.GRPO
-    (arXiv 2503.20783): its gradient is the exact gradient times (G - 1) / G.
+    If all rewards in a group are equal, the advantages are exactly zero. Rewards are compared, not the standard
+    deviation, which rounding can leave above zero. A group of one episode gets zero too. Without the division by std
+    this is the advantage of Dr.GRPO (arXiv 2503.20783): its gradient is the exact gradient times (G - 1) / G.
     """
 
     scale_rewards: Literal["group", "batch", "none"] = "group"
@@ -55,9 +55,9 @@ class GroupNormalized:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """RLOO: the reward minus the mean of the others, `G / (G - 1) * (reward - mean)` (arXiv 2402.14740).
+    """RLOO: the reward minus the mean of the group's other rewards (arXiv 2402.14740).
 
-    It is unbiased: the expectation is the exact gradient.
+    This equals `G / (G - 1) * (reward - mean)`. It is unbiased: the expected gradient is the exact gradient.
     """
 
     def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
@@ -88,10 +88,10 @@ class OptimalBaseline:
 
 @dataclass(frozen=True, slots=True)
 class GreedyBaseline:
-    """ReMax: the reward minus that of a greedy episode of the same task (arXiv 2310.10505). It is unbiased.
+    """ReMax: the reward minus the reward of a greedy episode of the same task (arXiv 2310.10505). It is unbiased.
 
-    The greedy episode is not trained on. If it has no reward, the other episodes of the task get zeros. In a game all
-    seats of it are greedy.
+    The greedy episode is not trained on. If it has no reward, the other episodes of the task get zeros. In a game, all
+    seats of the greedy episode sample greedily.
     """
 
     def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
@@ -110,7 +110,7 @@ class GreedyBaseline:
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """A control: imitate rewarded episodes and ignore all others. It has no baseline and no negative advantage."""
+    """A control experiment: imitate rewarded episodes and ignore all others. No baseline, no negative advantages."""
 
     def __call__(self, batch: Batch, scores: BatchScores) -> Advantages:
         """Return 1 or 0 per episode."""
@@ -119,7 +119,7 @@ class Successes:
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """A control: rewards are shuffled over the whole batch, so any remaining rise of success is not due to them."""
+    """A control experiment: rewards are shuffled over the batch. If success still rises, rewards are not the cause."""
 
     shuffle: int = 0
     """Seed of the shuffling."""
@@ -144,7 +144,7 @@ def returns(batch: Batch, scores: BatchScores) -> Floats:
 def less_baseline(
     rewards_E: Floats, groups_E: NDArray[np.int_], baseline: Baseline, lengths_E: Floats | None = None
 ) -> Floats:
-    """Return rewards minus the baseline of each group; exact zeros for a group of equal rewards, or of one member."""
+    """Return the rewards minus the baseline of their group; exact zeros if a group's rewards are equal."""
     lengths_E = np.ones_like(rewards_E) if lengths_E is None else lengths_E
     advantages_E = np.zeros_like(rewards_E)
     for group in np.unique(groups_E):

@@ -1,9 +1,9 @@
 """Importance weights for tokens that were sampled with other weights or other arithmetic.
 
-A token's weight is `w = exp(old - sampled)`: the learner's log-prob before the update, minus the engine's. It
-multiplies the token's loss and is a constant: no gradient flows through it. At level `sequence` every token of a row
-has the product of the row's weights. Rejected tokens leave the denominator: the others are weighted as if they were the
-whole batch. Left out: rejection by other measures than the weight itself.
+A token's weight is `w = exp(old - sampled)`: `old` is the learner's log-prob before the update, `sampled` the engine's.
+The token's loss is multiplied by the weight, which has no gradient. At level `sequence` every token of a row has the
+product of the row's weights. Rejected tokens do not count in the denominator of the loss: the other tokens are weighted
+as if they were the whole batch. Left out: rejection by other measures than the weight.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _FARTHEST = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """TIS: the weight of a token is `min(w, cap)`. Its authors (Yao et al. 2025) and verl use 2."""
+    """TIS: the weight of a token is `min(w, cap)`. The authors of TIS (Yao et al. 2025) and verl use a cap of 2."""
 
     cap: Annotated[float, POSITIVE] = 2.0
     """Largest weight of a token."""
@@ -40,9 +40,10 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """MIS: the weight of a token is `w` within the bounds; outside it is rejected. The bounds are IcePop's (2025).
+    """MIS: a token has the weight `w` if it is within the bounds; otherwise the token is rejected. The default bounds
+    are those of IcePop (2025).
 
-    The product over a whole row soon leaves such bounds: choose wider ones for long rows.
+    At level `sequence` the product over a long row is often outside of such bounds: choose wider bounds.
     """
 
     lowest_weight: Annotated[float, POSITIVE] = 0.5
@@ -73,7 +74,7 @@ CORRECTIONS = {"none": type(None), "truncated": Truncated, "masked": Masked}
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Result of a correction: the factor of each token, and how many tokens are left."""
+    """Result of a correction: the factor of each token, and the number of tokens that are not rejected."""
 
     factors: Sequence[float | NDArray[np.float64]]
     """One array per sample, over its sampled tokens; or the number 1 without a correction."""
@@ -83,7 +84,7 @@ class Corrected:
 
 
 def corrected(correction: Correction | None, batch: Batch, scores: BatchScores) -> Corrected:
-    """Return the factors of the tokens of a batch; all 1 without a correction."""
+    """Return the factors of the tokens of a batch. They are all 1 if `correction` is None."""
     if correction is None or not batch.samples:
         return Corrected([1.0] * len(batch.samples), batch.lengths, {})
     assert scores.old is not None, "a correction compares with what the learner says"

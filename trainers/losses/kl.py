@@ -1,10 +1,11 @@
 """KL divergence of the policy from a reference, estimated per token from `d = logprob - reference`.
 
-The mean of all three over sampled tokens is the KL, or nearly so; as a loss they differ. k1 is an unbiased metric, but
-its gradient as a loss has mean zero, so it has no effect. The gradient of k2 is that of the KL itself. k3 is never
-negative, is unbiased as a metric, has little variance, and works as a loss (arXiv 2402.03300 uses it).
+Over sampled tokens, the mean of each of the three estimators is the KL or nearly the KL, but they differ as a loss. k1
+is an unbiased metric, but its gradient has mean zero, so as a loss it has no effect. The gradient of k2 is the gradient
+of the KL itself. k3 is never negative, is unbiased as a metric, has little variance, and works as a loss (arXiv
+2402.03300 uses it).
 
-No torch is imported here: `--help` reads the options.
+This module does not import torch at run time, because `--help` reads its options.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ _FARTHEST = 20.0
 
 @dataclass(frozen=True, slots=True)
 class KL:
-    """A penalty for distance from the initial policy of the run."""
+    """A penalty for the distance of the policy from the run's initial policy."""
 
     beta: Annotated[float, NOT_NEGATIVE] = 0.0
     """Its weight in the loss; 0 for none."""
@@ -47,7 +48,7 @@ class KL:
 
 
 def k1(logprobs: "Tensor", reference: "Tensor") -> "Tensor":
-    """Return `d`."""
+    """Return `d`, that is `logprob - reference`."""
     return logprobs - reference
 
 
@@ -59,7 +60,8 @@ def k2(logprobs: "Tensor", reference: "Tensor") -> "Tensor":
 def k3(logprobs: "Tensor", reference: "Tensor") -> "Tensor":
     """Return `exp(-d) + d - 1`.
 
-    It is clamped at 10, because otherwise one token that the reference thinks impossible would dominate the loss.
+    The result is at most 10, because otherwise one token to which the reference gives a tiny probability would dominate
+    the loss.
     """
     difference = (logprobs - reference).clamp(-_FARTHEST, _FARTHEST)
     return ((-difference).exp() + difference - 1).clamp(max=_LARGEST)

@@ -1,7 +1,7 @@
-"""Policy losses: the loss of each sampled token, from its present and old log-prob and its advantage.
+"""Policy losses: the loss of each sampled token, from its present log-prob, its old log-prob and its advantage.
 
-A loss is a function `(logprobs, old, advantages, rows) -> PolicyLoss`, over sampled tokens only. No torch is imported,
-because `--help` reads the options.
+A loss is a function `(logprobs, old, advantages, rows) -> PolicyLoss`, over sampled tokens only. This module does not
+import torch at run time, because `--help` reads its options.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,9 @@ _LARGEST_LOG_RATIO = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """The loss of each sampled token before weighting, and masks of clipped tokens; None without such a clip."""
+    """The loss of each sampled token before weighting, and two masks of the tokens that were clipped from below and
+    from above. A mask is None if the loss has no such clip.
+    """
 
     loss_S: "Tensor"
     low_S: "Tensor | None" = None
@@ -40,7 +42,7 @@ class PolicyLoss:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """`-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`."""
+    """The clipped loss of PPO: `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)` with the advantage `A`."""
 
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Lower clip of the ratio."""
@@ -62,7 +64,7 @@ class Clip:
             )
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """Return the loss; `row_S` is the token row of each token, and a sequence is a row."""
+        """Return the loss of each token. `row_S` is the index of its token row; a sequence is one row."""
         log_ratio_S = logprobs_S - old_S
         if self.importance_sampling_level == "sequence":
             log_ratio_S = _of_sequence(log_ratio_S, row_S)
@@ -82,7 +84,8 @@ class Clip:
 class CISPO:
     """`-sg(clip(ratio, 1 - epsilon, 1 + epsilon_high)) A logprob` (arXiv 2506.13585): clipped tokens keep a gradient.
 
-    Its authors have no lower bound and tune the upper one. These defaults clip ratios at 5.
+    `sg` means that no gradient flows through the ratio. The paper has no lower bound and tunes the upper one. The
+    defaults have no lower bound either, and clip ratios at 5.
     """
 
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -105,8 +108,8 @@ class CISPO:
 class GMPO:
     """`-A exp(mean of clipped log ratios)` of a sequence: a geometric mean, robust to outliers (2507.20673).
 
-    The log ratio of a token is clipped on the side to which the advantage moves it, as in the minimum of `Clip`. Use
-    aggregation `sample`: every token of a sequence has the loss of the whole sequence.
+    A token's log ratio is clipped only from above if its advantage is positive, and only from below if it is negative,
+    as in `Clip`. Use aggregation `sample`, because every token of a sequence has the loss of the whole sequence.
     """
 
     epsilon_log: Annotated[float, POSITIVE] = 0.4
@@ -116,7 +119,7 @@ class GMPO:
         check_fields(self)
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """Return the loss; `row_S` is the token row of each token, and a sequence is a row."""
+        """Return the loss of each token. `row_S` is the index of its token row; a sequence is one row."""
         log_ratio_S = logprobs_S - old_S
         lower_S = log_ratio_S.clamp(max=self.epsilon_log).where(advantages_S > 0, log_ratio_S)
         bounded_S = lower_S.clamp(min=-self.epsilon_log).where(advantages_S < 0, lower_S)
@@ -131,7 +134,7 @@ class GMPO:
 
 @dataclass(frozen=True, slots=True)
 class PolicyGradient:
-    """`-A logprob` (GPG, arXiv 2504.02546; REINFORCE): no ratio and no clip, for one step on fresh tokens."""
+    """`-A logprob` (GPG, arXiv 2504.02546; REINFORCE): no ratio and no clip, for one optimizer step per batch."""
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
         """Return the loss; `old_S` is not used."""
@@ -143,9 +146,9 @@ def _ratio(log_ratio_S: "Tensor") -> "Tensor":
 
 
 def _of_sequence(log_ratio_S: "Tensor", row_S: "Tensor") -> "Tensor":
-    """Return the mean log ratio of each token's row, with the gradient through the log ratio of the token itself.
+    """Return for each token the mean log ratio of its row, with a gradient only through the token's own log ratio.
 
-    So tokens of a row may have any weights; with equal weights the gradient is that of the closed form.
+    So the tokens of a row may have different weights. With equal weights the gradient is exactly that of the mean.
     """
     rows = int(row_S.max()) + 1
     sums_R = log_ratio_S.new_zeros(rows).index_add(0, row_S, log_ratio_S.detach())

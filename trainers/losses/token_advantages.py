@@ -1,7 +1,7 @@
 """Advantages per token: whitened returns, generalized advantage estimation with a critic, and credit per turn.
 
-Tokens of an episode are its sampled tokens: tool results are skipped, so the last token of a turn is followed by the
-first of the next.
+In this module the tokens of an episode are its sampled tokens. Tool results are skipped: after the last token of a turn
+comes the first token of the next turn.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,11 @@ _EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """REINFORCE++: the return from each token on, whitened over all tokens of the batch (arXiv 2501.03262).
+    """REINFORCE++: the return from each token on, normalized (whitened) over all tokens of the batch (arXiv
+    2501.03262).
 
-    The return is the reward, minus the KL of the remaining tokens with `kl_in_reward`. With `group_baseline` it is
-    REINFORCE++-baseline: the reward minus the mean of its group, then whitened.
+    The return is the reward; with `kl_in_reward`, the KL of the token and all later ones is subtracted. With
+    `group_baseline` this is REINFORCE++-baseline: the reward minus the mean of the group, then whitened.
     """
 
     group_baseline: bool = False
@@ -42,8 +43,9 @@ class Whitened:
 class GAE:
     """Advantages of PPO, with a critic: `sum over l of (gamma * lam)^l * delta` with `delta = r + gamma * V(next) - V`.
 
-    The reward comes with the last token. With lam 1 and an exact critic the expectation is the exact gradient.
-    Advantages are whitened over the tokens of the batch; the critic's target is advantage + value before whitening.
+    The episode's reward belongs to its last token. With lam 1 and an exact critic, the expected gradient is the exact
+    gradient. Advantages are whitened over the tokens of the batch. The critic's target is the advantage before
+    whitening plus the value.
     """
 
     gamma: Annotated[float, SHARE] = 1.0
@@ -86,11 +88,11 @@ class GAE:
 
 @dataclass(frozen=True, slots=True)
 class TurnAdvantage:
-    """Credit per turn: all tokens have the advantage of the episode, plus that of the tool calls of their turn.
+    """Credit per turn: each token has the advantage of its episode plus `turn_weight` times the advantage of its turn.
 
-    The reward of a turn is the share of its calls that a tool served, compared with the turns of the same number in the
-    group (mean and deviation, as `GroupNormalized`). A turn without a call, such as the last one, has only the
-    advantage of the episode.
+    The reward of a turn is the share of its calls that succeeded. It is compared with the turns of the same number in
+    the group (mean and deviation, as in `GroupNormalized`). A turn without a call, such as the last one, has no
+    advantage of its own.
     """
 
     turn_weight: Annotated[float, NOT_NEGATIVE] = 0.2
@@ -120,7 +122,7 @@ class TurnAdvantage:
 
 
 def served_by_turn(episode: Episode) -> list[float | None]:
-    """Return, for each turn of the agent, the share of its calls that a tool served; None for a turn without calls."""
+    """Return, for each turn of the agent, the share of its calls that succeeded; None for a turn without calls."""
     shares: list[float | None] = []
     calls = iter(episode.attempt.calls)
     for message in episode.attempt.messages:
@@ -136,7 +138,7 @@ def served_by_turn(episode: Episode) -> list[float | None]:
 
 
 def turn_of_tokens(episode: Episode) -> NDArray[np.int_]:
-    """Return the turn number of each sampled token. Sampled tokens without a gap belong to one turn."""
+    """Return the turn number of each sampled token. Sampled tokens with no other token between them are one turn."""
     numbers, turn = [np.zeros(0, np.int_)], 0
     for row in episode.rows:
         begins_N = row.sampled & ~np.concatenate([[False], row.sampled[:-1]])
@@ -146,7 +148,9 @@ def turn_of_tokens(episode: Episode) -> NDArray[np.int_]:
 
 
 def token_rewards(batch: Batch, scores: BatchScores) -> list[Floats]:
-    """Return the reward of each sampled token: minus its KL cost, plus the episode's reward at the last token."""
+    """Return the reward of each sampled token: its KL cost with a minus sign; the last token gets the episode's reward
+    in addition.
+    """
     rewards = []
     for i, (reward, length) in enumerate(zip(batch.rewards, batch.lengths, strict=True)):
         paid_S = np.zeros(length) if scores.costs is None else -scores.costs[i].astype(np.float64)
@@ -157,7 +161,7 @@ def token_rewards(batch: Batch, scores: BatchScores) -> list[Floats]:
 
 
 def to_come(batch: Batch, scores: BatchScores) -> list[Floats]:
-    """Return the sum of the token rewards from each token on."""
+    """Return for each token the sum of its own reward and of all later tokens' rewards."""
     return [paid_S[::-1].cumsum()[::-1] for paid_S in token_rewards(batch, scores)]
 
 

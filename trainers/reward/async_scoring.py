@@ -1,7 +1,7 @@
 """Score episodes as they end. A judge, if there is one, scores them while other episodes are still played.
 
-An episode without terms is dropped and counted, never scored 0: it is BROKEN, a term is not a finite number, or the
-judge failed or was too slow. Left out: the judge itself (`reasoning`), and the terms (`terms`).
+If an episode is BROKEN, a term is not a finite number, or the judge failed or was too slow, the episode has no terms:
+it is dropped and counted, never scored 0. Left out: the judge itself (`reward_model`), and the terms (`terms`).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ JudgeFunction = Callable[[Sequence[Episode]], Awaitable[Sequence[JudgeResult]]]
 
 
 class Scoring:
-    """Takes episodes as they end, and returns them scored."""
+    """Queue that gets episodes when they end (`put`), and returns them with their terms (`ready`)."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Scoring:
         deadline: float = 60.0,
         ordered: bool = False,
     ) -> None:
-        """Send the judge up to `together` episodes per request and `at_once` requests at once; a request fails after
-        `deadline` seconds. With `ordered`, `ready` returns nothing until all are judged, and then in order: for runs
-        that are reproducible bit by bit.
+        """Send the judge up to `together` episodes per request, and up to `at_once` requests at a time. A request fails
+        after `deadline` seconds. With `ordered`, `ready` returns nothing until all episodes are judged, and then
+        returns them in the order of `put`: so a run repeats bit by bit.
         """
         self._shaping, self._judge = shaping, judge
         self._together, self._deadline, self._ordered = together, deadline, ordered
@@ -68,7 +68,7 @@ class Scoring:
         self._count += 1
 
     def ready(self) -> list[Scored]:
-        """Return the episodes scored since the last call, and send new ones to the judge. Call it once per round."""
+        """Send new episodes to the judge, and return the episodes that were scored since the last call."""
         if self._judge is not None:
             self._ask()
             self._hear()
@@ -81,7 +81,7 @@ class Scoring:
         return scored_episodes
 
     def close(self) -> None:
-        """Stop judging. The loop cancels all requests at once, and queued ones do not start."""
+        """Stop judging: cancel all running requests, and do not start the queued ones."""
         self._loop.close(asyncio.sleep(0))
 
     def _shaped(self, episode: Episode) -> Scored:
@@ -120,7 +120,7 @@ class Scoring:
 
 
 def _checked(scored: Scored) -> Scored:
-    """Return the episode unchanged, or with a fault and without terms if a term is not a finite number."""
+    """Return the scored episode unchanged; if a term is not a finite number, return it with a fault and no terms."""
     wrong = {name: value for name, value in (scored.terms or {}).items() if not math.isfinite(value)}
     if not wrong:
         return scored

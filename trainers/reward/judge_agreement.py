@@ -1,4 +1,4 @@
-"""Agreement of a judge's scores with the outcomes of episodes: metrics of a step, and the contradicting episodes."""
+"""Compare a judge's scores with the outcomes of episodes: metrics of a step, and episodes where they contradict."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ QUESTION_LETTERS = 300
 
 
 def judged_figures(rollouts: Sequence[Scored]) -> dict[str, float]:
-    """Return the judge metrics of all episodes of a batch; empty if no judge was asked."""
+    """Return metrics of the judge over all episodes of a batch; an empty dict if there is no judge."""
     judged_episodes = [scored for scored in rollouts if "score" in scored.remarks]
     # These have a reward and no terms: the judge gave no verdict, or a term is not a finite number.
     dropped = sum(scored.terms is None and scored.episode.reward is not None for scored in rollouts)
@@ -43,7 +43,7 @@ def judged_figures(rollouts: Sequence[Scored]) -> dict[str, float]:
 
 
 def correlation(scores: NDArray[np.float64], outcomes: NDArray[np.float64]) -> float:
-    """Return Pearson's correlation; NaN if either is constant."""
+    """Return Pearson's correlation of scores and outcomes; NaN if all scores or all outcomes are equal."""
     if len(scores) < 2 or not np.ptp(scores) or not np.ptp(outcomes):
         return math.nan
     return float(np.corrcoef(scores, outcomes)[0, 1])
@@ -76,7 +76,7 @@ class LabelledEpisode:
 
 
 def labelled_episode(record: Record, place: str = "") -> LabelledEpisode | None:
-    """Return the score and the outcome of an episode; None if it lacks either."""
+    """Return the score and the outcome of an episode; None if it has no score or no outcome."""
     score = next((lesson.remarks["score"] for lesson in record.lessons if "score" in lesson.remarks), None)
     reward = record.episode.reward
     if reward is None or not isinstance(score, int | float) or not math.isfinite(score):
@@ -87,7 +87,7 @@ def labelled_episode(record: Record, place: str = "") -> LabelledEpisode | None:
 
 
 def disagreements(episodes: Iterable[LabelledEpisode]) -> list[LabelledEpisode]:
-    """Return failed episodes with a high score and solved ones with a low score; the largest contradiction first."""
+    """Return failed episodes with a high score and solved episodes with a low score, the largest difference first."""
     return sorted(
         (episode for episode in episodes if episode.contradiction),
         key=lambda episode: episode.score if episode.solved else 1 - episode.score,

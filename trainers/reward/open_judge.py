@@ -13,7 +13,7 @@ _AT_ONCE, _DEADLINE_SECONDS = 64, 180.0
 
 
 class OwnJudge:
-    """Calls a judge of your own. An episode for which it raises, or is too slow, is dropped and counted."""
+    """Wrapper of a judge of your own. If it raises an error or is too slow, the episode is dropped and counted."""
 
     def __init__(self, judge: Callable[[Episode], Any]) -> None:
         self._judge = judge
@@ -21,7 +21,7 @@ class OwnJudge:
         self.deadline = float(getattr(judge, "deadline", _DEADLINE_SECONDS))
 
     async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
-        """Return a result for each episode: the term `judge`, and the remarks with the `score`."""
+        """Return a result for each episode: the term `judge`, and the judge's remarks with its `score`."""
         return await asyncio.gather(*map(self._result, episodes))
 
     async def _result(self, episode: Episode) -> JudgeResult:
@@ -36,23 +36,23 @@ class OwnJudge:
         return JudgeResult({TERM: float(score)}, {"score": float(score), **remarks})
 
     def check(self) -> None:
-        """Accept the judge: nothing is known of its servers."""
+        """Do nothing: it is not known whether a judge of your own uses servers."""
 
     def close(self) -> None:
-        """Close the judge, if it can be closed."""
+        """Call the judge's `close` method, if it has one."""
         if close := getattr(self._judge, "close", None):
             close()
 
 
 def open_judge(judge: Any) -> ReasoningJudge | OwnJudge:
-    """Return a judge that can be asked; the caller closes it."""
+    """Return the judge of a recipe, ready to be called. The caller must close it."""
     return judge.opened() if isinstance(judge, ReasoningReward) else OwnJudge(judge)
 
 
 def open_scoring(
     shaping: Callable[[Episode], Mapping[str, float]], judge: ReasoningJudge | OwnJudge | None, *, ordered: bool = False
 ) -> Scoring:
-    """Return the scoring of a run, with the judge if there is one."""
+    """Return the `Scoring` of a run, with the judge's limits if there is a judge."""
     if judge is None:
         return Scoring(shaping, ordered=ordered)
     # One episode per request: a failed verdict then drops only one episode.

@@ -1,10 +1,9 @@
 """A served reward model scores each episode as it ends; the score is a term of the reward (Reagent-R, F32).
 
-R = R_rule + score_weight * score, whether the answer is right or not; with a weight of 0 the reward is exactly
-that without a judge. An episode without a verdict is dropped and counted. (The released code of arXiv 2601.22154 scores
-it 0, which punishes an agent for a failure of the judge.) Left out: the prompt of the model and the parser of its
-verdicts (`palaestra.judging`), and retries on one or several servers
-(`palaestra.endpoint.judge`).
+R = R_rule + score_weight * score, for right and wrong answers. With a weight of 0 the reward equals the reward without
+a judge. An episode without a verdict is dropped and counted. (The released code of arXiv 2601.22154 scores it 0, which
+punishes an agent for a failure of the judge.) Left out: the prompt of the model and the parser of its verdicts
+(`palaestra.judging`), and retries on one or several servers (`palaestra.endpoint.judge`).
 """
 
 import asyncio
@@ -32,7 +31,7 @@ _GRACE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ReasoningReward:
-    """A reward model that reads whole episodes (Agent-RRM), and where it is served."""
+    """Settings of a served reward model that reads whole episodes (Agent-RRM)."""
 
     url: Annotated[tuple[str, ...], SERVICE] = ()
     """Its servers, up to and without `/chat/completions`; the least loaded is asked."""
@@ -71,7 +70,7 @@ class ReasoningReward:
         return 0.0, self.score_weight
 
     def opened(self) -> "ReasoningJudge":
-        """Return a judge with open connections; the caller closes it."""
+        """Return a judge with open connections. The caller must close it."""
         if not self.url:
             raise ConfigError(
                 "this recipe asks a reward model, and none is named: --recipe.judge.url http://127.0.0.1:8100/v1, as "
@@ -86,7 +85,7 @@ class ReasoningReward:
 
 
 class ReasoningJudge:
-    """Asks for a verdict on each episode; a `reward.async_scoring.JudgeFunction`."""
+    """A `reward.async_scoring.JudgeFunction` that asks the served model for a verdict on each episode."""
 
     def __init__(self, settings: ReasoningReward) -> None:
         self.settings = settings

@@ -1,10 +1,10 @@
-"""The training reward in stages (PRS, arXiv 2512.07478), for any environment: calls that parse, valid calls, an answer
-in the right format, and the quality of the answer.
+"""A training reward of four stages (PRS, arXiv 2512.07478), for any environment: calls that parse, valid calls, an
+answer in the right format, and the quality of the answer.
 
-A stage counts once those before it are perfect, so that rewards of a model that hardly ever succeeds still differ. With
-`curriculum` the weights move from form to quality as more episodes reach the last stage; the only state is that share,
-which is in the checkpoint. Left out: the measures of the stages (`palaestra.stages`), and environments that declare
-their own stages (`envs.rewards.progressive`).
+A stage counts only if all stages before it are perfect. So the rewards differ even if the model hardly ever succeeds.
+With `curriculum`, the weight of the quality rises as more episodes reach the last stage; a moving average of their
+share is the only state, and the checkpoint holds it. Left out: how a stage is measured (`palaestra.stages`), and
+environments that declare their own stages (`envs.rewards.progressive`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -27,7 +27,7 @@ _REACHED = "share_reaching_quality"
 
 @dataclass(frozen=True, slots=True)
 class StagedShaping:
-    """The stages of an episode's training reward, from 0 to 1 together. A weight of 0 leaves its stage out."""
+    """The stages of an episode's training reward, whose sum is from 0 to 1. A stage of weight 0 is left out."""
 
     max_completion_length: Annotated[int, COUNT] = 20_480
     """Longest response in tokens."""
@@ -78,28 +78,28 @@ class StagedShaping:
         return {name: float(weight) for name, weight in zip(STAGES, weights / weights.sum(), strict=True)}
 
     def scores(self, episode: Episode) -> dict[str, float]:
-        """Return the score of each stage, whether or not it counts."""
+        """Return the score of each stage, also of a stage that does not count because an earlier one is not perfect."""
         attempt, required = episode.attempt, self.calls_required and bool(episode.tools)
         part = self.part_of(episode.parts)
         measured = parsed_calls(attempt, required), valid_calls(attempt, required), formatted_answer(attempt)
         return dict(zip(STAGES, (*measured, float(np.clip(episode.parts[part], 0, 1))), strict=True))
 
     def part_of(self, parts: Collection[str]) -> str:
-        """Return which of these parts of a reward is the quality."""
+        """Return the name of the part of the environment's reward that is the quality."""
         part = self.quality_part or ("quality" if "quality" in parts else "success")
         if part not in parts:
             raise ConfigError(f"quality_part is {part!r}; expected a part of the reward: {', '.join(parts)}")
         return part
 
     def reaches_quality(self, episode: Episode) -> bool:
-        """Return whether all stages before the last are perfect."""
+        """Return whether the episode has the full score in all stages before the last."""
         scores, weights = self.scores(episode), self.weights()
         return all(scores[name] >= 1 for name in STAGES[:-1] if weights[name])
 
 
 @dataclass(slots=True)
 class Fixed:
-    """Terms that do not change during a run."""
+    """Function that computes an episode's terms in the same way during the whole run."""
 
     terms: Callable[[Episode], Mapping[str, float]]
 
@@ -108,13 +108,13 @@ class Fixed:
         return self.terms(episode)
 
     def after(self, batch: Batch) -> Mapping[str, Any]:
-        """Return the state for a checkpoint: that of the sampler."""
+        """Return the state for a checkpoint: the batch's sampler state alone, because these terms have no state."""
         return batch.state
 
 
 @dataclass(slots=True)
 class Curriculum:
-    """`StagedShaping` with weights that change from batch to batch. Members of a group always have the same weights."""
+    """`StagedShaping` with weights that change after each batch. All members of a group have the same weights."""
 
     options: StagedShaping
     reached: float = 0.0
@@ -126,7 +126,7 @@ class Curriculum:
         return self.options(episode, self._of_groups.setdefault(episode.start.group, self.reached))
 
     def after(self, batch: Batch) -> Mapping[str, Any]:
-        """Update the progress from a batch. Return the checkpoint state: that of the sampler, and the progress."""
+        """Update the progress from a batch. Return the state for a checkpoint: the sampler's state and the progress."""
         scored = [member.episode for member in batch.rollouts if member.terms is not None]
         if scored:
             share = float(np.mean([self.options.reaches_quality(episode) for episode in scored]))
@@ -138,7 +138,7 @@ class Curriculum:
 
 
 def opened(shaping: Callable[[Episode], Mapping[str, float]], state: Mapping[str, Any]) -> Fixed | Curriculum:
-    """Return the terms of a run, resumed from the state of a checkpoint."""
+    """Return the function that computes the terms of a run, with the progress from the checkpoint's state."""
     if isinstance(shaping, StagedShaping) and shaping.curriculum:
         return Curriculum(shaping, float(state.get(_REACHED, 0.0)))
     return Fixed(shaping)

@@ -1,6 +1,6 @@
 """Terms of the training reward: the outcome, the tool bonus and the overlong penalty.
 
-They are pure functions of a finished episode (arXiv 2510.11701, eq. 8 and 9). Environments do not see them.
+They are pure functions of a finished episode (arXiv 2510.11701, eq. 8 and 9). Environments do not use them.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from palaestra.trainers.validation import COUNT, check_fields
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """The terms of the training reward of an episode, by name. Their sum is compared within a group."""
+    """Function that computes the terms of an episode's training reward. Their sum is compared within a group."""
 
     max_completion_length: Annotated[int, COUNT] = 20_480
     """Longest response in tokens: where the overlong penalty is whole."""
@@ -55,18 +55,18 @@ class Shaping:
         return terms
 
     def length(self, episode: Episode) -> int:
-        """Return the number of tokens that count as length."""
+        """Return the length of an episode's response in tokens, as the overlong penalty counts it."""
         return response_length(episode) if self.overlong_counts == "all" else episode.sampled_tokens
 
     def bonus(self, outcome: float, calls: int) -> float:
-        """Return the bonus for calls: wrong answers rise by `tool_bonus` per call, up to `wrong_cap`."""
+        """Return the bonus for calls: a wrong answer gets `tool_bonus` per call, up to a reward of `wrong_cap`."""
         if outcome < 0:
             return max(min(self.wrong_cap, outcome + self.tool_bonus * calls) - outcome, 0.0)
         return self.tool_bonus * calls if self.bonus_on_correct else 0.0
 
 
 def worked_calls(episode: Episode) -> int:
-    """Return the number of calls that a tool served. Others do not count, because agents would farm their bonus."""
+    """Return the number of calls that succeeded. With a bonus for failed ones, agents would make them on purpose."""
     return sum(call.status is Status.OK for call in episode.attempt.calls)
 
 

@@ -1,1 +1,1 @@
-"""Playing: batches of scored groups for the learner."""
+"""Playing episodes: it returns batches of scored groups for the learner."""

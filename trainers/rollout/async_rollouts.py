@@ -1,9 +1,10 @@
-"""Generate rollouts on a thread, at most `max_staleness` updates ahead of the learner; batches come through a queue.
+"""Play episodes on a thread, at most `max_staleness` updates ahead of the learner, and queue the complete batches.
 
 A group of batch `b` begins when the weights have version `b - max_staleness` or newer, and the learner trains on batch
-`b` at version `b`, so no token is older than that. Batches that are ahead when the run ends are dropped. A checkpoint
-holds the sampler's state after the batch that was trained on, and the dropped batches are played again. Refused:
-engines that share the trainer's tensors, because their weights would change in the middle of a pass.
+`b` at version `b`. So no trained token is older than `max_staleness` updates. When the run ends, batches that were
+played ahead are dropped. A checkpoint holds the sampler's state after the last batch that was trained on, so a resumed
+run plays the dropped batches again. Engines that share the trainer's tensors are refused, because their weights would
+change in the middle of a pass.
 """
 
 import queue
@@ -31,7 +32,7 @@ _CLOSE_TIMEOUT = 60.0
 
 
 class PlayAhead:
-    """Plays on a thread and queues one batch after another. It must be closed."""
+    """Source of batches that a thread plays ahead of the learner. Close it after use: this ends the thread."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class PlayAhead:
         self._thread.start()
 
     def next(self) -> Batch:
-        """Wait for the next batch. An error that ended play is raised here."""
+        """Wait for the next batch and return it. If an error ended play, raise that error."""
         began = time.perf_counter()
         batch, queued = self._take()
         now = time.perf_counter()
@@ -86,8 +87,8 @@ class PlayAhead:
             self._queue.put_nowait(error)
 
     def _starts(self) -> Iterator[Start | None]:
-        """Yield starts until `close`; yield None while the limit on batches ahead is reached. Queue each complete
-        batch.
+        """Yield starts until `close` is called, and queue each complete batch. Yield None while as many batches are
+        ahead as `max_staleness` allows.
         """
         engine = self._agent.engine
         batch_count, sampled, began = _version(self._engines), engine.sampled, time.perf_counter()
@@ -115,7 +116,10 @@ class PlayAhead:
 
 
 def require_own_weights(agent: Agent, max_staleness: int) -> Sequence[TrainedEngine]:
-    """Return the trained engines. Raise `ConfigError` if one cannot play while the trainer changes its weights."""
+    """Return the engines whose weights are trained.
+
+    Raise `ConfigError` if play must run during updates (`max_staleness` above 0) and an engine shares the weights.
+    """
     engines = trained_engines(agent)
     if max_staleness and (not engines or any(engine.shares_weights for engine in engines)):
         raise ConfigError(
@@ -139,5 +143,5 @@ def staleness(batch: Batch, version: int) -> dict[str, float]:
 
 
 def _version(engines: Sequence[TrainedEngine]) -> int:
-    """Return the version of the oldest weights that play samples from."""
+    """Return the oldest version among the weights of these engines."""
     return min(engine.version for engine in engines)

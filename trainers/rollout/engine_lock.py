@@ -1,7 +1,8 @@
-"""One engine, two threads: play submits and polls on one, the trainer updates the weights from the other.
+"""A lock for an engine that two threads use: one thread plays (submits and polls), the other updates the weights.
 
-Each call holds the engine alone, and an urgent caller goes first: a thread that polls without a pause would take a
-plain lock again at once, and the trainer would wait forever. Not here: which weights are sent, and when (`learner`).
+Only one thread calls the engine at a time, and an urgent caller goes first. With a plain lock, the thread that polls
+again and again would take the lock each time, and the trainer would wait for ever. Not here: which weights are sent,
+and when (`learn.learner`).
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Create the sampler of a run from its settings, in the state after its last step."""
+"""Create the sampler of a run from the run's settings, and restore its state after the run's last step."""
 
 from palaestra.protocols import Arena
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -13,7 +13,7 @@ from palaestra.trainers.samplers.task_of_group import counts_in
 
 
 def make_sampler(config: GRPOConfig, arena: Arena) -> Sampler:
-    """Return the sampler of an arena's tasks, or of the curated ones, before the first step."""
+    """Return a new sampler over all tasks of an arena, or over the curated tasks if the config names a file of them."""
     env_id, seats, recipe = config.env.env_id, seats_of(arena), config.recipe
     check_seats(arena, config.env.train_seats)
     tasks = curated_tasks(config.env.curated, env_id)
@@ -32,7 +32,7 @@ def make_sampler(config: GRPOConfig, arena: Arena) -> Sampler:
 
 
 def open_sampler(learner: Learner[GRPOConfig], arena: Arena) -> Sampler:
-    """Return the sampler of a run after its last step; with several ranks, this rank's share of it."""
+    """Return the sampler of a run in the state after its last step. With several ranks, return this rank's share."""
     sampler = make_sampler(learner.config, arena)
     if learner.ranks.count > 1:
         sampler = Share(sampler, learner.ranks, seats_of(arena))

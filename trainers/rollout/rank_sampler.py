@@ -1,8 +1,8 @@
-"""A sampler that plays one rank's share of another sampler's groups; all ranks have the same batches.
+"""A sampler that plays one rank's share of another sampler's groups. All ranks get the same batches.
 
-Every group is drawn by its number, so each rank knows all groups and plays its own ones whole, because the members of a
-group share their prompt. A rank that has played its share of the available groups waits, and all ranks exchange their
-scored episodes. So the wrapped sampler gets the same episodes in the same order on every rank.
+The task of a group depends only on the group's number, so every rank knows all groups. A rank plays some groups with
+all their members, because these have the same prompt. When a rank has played its share it waits for the others; then
+all ranks exchange their scored episodes. So the wrapped sampler gets the same episodes in the same order on every rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from palaestra.trainers.scale.ranks import Ranks
 
 
 class Share:
-    """A rank's share of a sampler."""
+    """Sampler that returns only this rank's share of the starts of another sampler."""
 
     def __init__(self, whole: Sampler, ranks: Ranks, seats: Sequence[str] = ()) -> None:
         self._whole, self._ranks, self._seats = whole, ranks, max(1, len(seats))
@@ -37,11 +37,11 @@ class Share:
         self._out -= 1
 
     def still_needed(self, start: Start) -> bool:
-        """Return True: every episode is played to its end, because nothing reaches the sampler before the exchange."""
+        """Return True: every episode is played to its end, because the sampler gets no score before the exchange."""
         return True
 
     def batch(self) -> Batch | None:
-        """Return the batch once all ranks have played their starts; None before that."""
+        """Return the batch when all ranks have played their starts; return None before that."""
         if self._out or self._peek() is not None:
             return None
         for of_rank in self._ranks.gathered(self._heard):

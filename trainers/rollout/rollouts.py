@@ -1,7 +1,7 @@
 """Collect batches of scored episodes: play the sampler's starts and score each episode when it ends.
 
-Normally each batch is played with the weights of the step before it. With `max_staleness`, play continues during the
-update (`async_rollouts`).
+By default each batch is played with the weights of the last step. With `max_staleness` above 0, play continues while
+the weights are updated (`async_rollouts`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,9 +29,9 @@ from palaestra.trainers.samplers.seats import seats_of
 
 
 class Rollouts:
-    """The source of a learner's batches; a context manager.
+    """The source of a learner's batches. Use it in a `with` block.
 
-    Play begins at the learner's state. After a `pause` it begins again at the learner's state of that time.
+    Play begins at the sampler state in `learner.state`, and after a `pause` again at the state of that time.
     """
 
     def __init__(self, learner: Learner[GRPOConfig], arena: Arena) -> None:
@@ -44,17 +44,17 @@ class Rollouts:
         self._playing = ExitStack()
 
     def next(self) -> Batch:
-        """Play until a batch is complete. With `max_staleness`, wait for the oldest queued batch."""
+        """Return the next batch: play until it is complete or, with `max_staleness`, wait for the oldest queued one."""
         if self._next is None:
             self._next = self._begin()
         return self._next()
 
     def learned_from(self, batch: Batch) -> Mapping[str, Any]:
-        """Return the state after a batch. A checkpoint holds it, and a resumed run continues from it."""
+        """Return the state of sampler and reward after a trained batch: a resumed run continues from it."""
         return self._shaping.after(batch)
 
     def publish(self) -> None:
-        """Make the engine sample from the learner's weights. Play that continues on its thread waits meanwhile."""
+        """Make the engine sample from the learner's weights. A thread that plays ahead waits during this call."""
         with self._lock.take(urgent=True):
             self._learner.publish()
 
@@ -64,7 +64,7 @@ class Rollouts:
             self._stop()
 
     def close(self) -> None:
-        """Stop playing and close the judge. An error in one does not prevent the other."""
+        """Stop playing and close the judge. If stopping raises an error, the judge is closed all the same."""
         with ExitStack() as stack:
             if self._judge is not None:
                 stack.callback(self._judge.close)
@@ -106,11 +106,11 @@ def play_batch(
     limits: TokenLimits | None = None,
     temperature: float = 1.0,
 ) -> Batch:
-    """Play until the sampler has a whole batch. Its metrics count all played episodes, also dropped ones."""
+    """Play until the sampler has a complete batch, and return it. Its metrics count dropped episodes too."""
     batch: Batch | None = None
 
     def starts() -> Iterator[Start | None]:
-        """Yield starts until the batch is complete. Judge results are read only when a slot is free."""
+        """Yield starts until the batch is complete. `play` asks for one, so scores are read, only if a slot is free."""
         nonlocal batch
         while True:
             for scored in scoring.ready():

@@ -1,1 +1,1 @@
-"""A run on disk and at work: its folder, checkpoints, interrupts and trackers."""
+"""Parts of a run: its folder, checkpoints, interrupts, trackers, and the audit of what it recorded."""

@@ -33,7 +33,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by a new one with this text, or leave the old one as it was."""
+    """Write a text to a file, which is replaced if it exists. If writing fails, the old file stays as it was."""
     with written(path), whole_file(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -65,7 +65,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder atomically: after a kill the rest of it has another name."""
+    """Rename a folder, then remove it: if the process is killed meanwhile, no incomplete folder has the old name."""
     if path.is_dir():
         doomed = path.with_name(path.name + ".old" + PART)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -85,7 +85,7 @@ def sweep(folder: Path, names: Iterable[str] = ("*",)) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Raise TrainingHalted, with the path, for any error of the block."""
+    """Turn an error of the block into a `TrainingHalted` that names the path; a `PalaestraError` stays as it is."""
     try:
         yield
     except PalaestraError:
@@ -96,8 +96,8 @@ def written(path: Path) -> Iterator[None]:
 
 
 def require_no_links(folder: Path, below: Iterable[str] = ()) -> None:
-    """Raise `UsageError` for a link in a folder or in these subfolders, because a write or removal could leave the
-    folder.
+    """Raise `UsageError` for a symbolic link in a folder or in these subfolders, because writing through it could
+    change files outside the folder.
     """
     for place in (folder, *(folder / name for name in below)):
         if link := next((path for path in place.glob("*") if path.is_symlink()), None):

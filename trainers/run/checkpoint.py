@@ -1,4 +1,4 @@
-"""A learner on disk: all that is needed to resume training bit by bit.
+"""Save and restore a learner. A checkpoint holds all that is needed to resume training with identical results.
 
 RUN/checkpoints/step-000020/
     model/               as `export` writes it: `palaestra eval --model` can load it
@@ -9,7 +9,7 @@ RUN/checkpoints/step-000020/
                          file
 
 A checkpoint is written to a temporary folder, synced, and renamed, so one with its final name is complete. Disks fail,
-and files get edited, so sizes and digests are compared before anything is read. No pickle: only safetensors and JSON.
+and users edit files, so sizes and digests are compared before anything is read. No file is a pickle.
 
 Several ranks write one checkpoint, and any number of ranks can resume from it: tensors are read by name,
 and each rank reads its part.
@@ -75,7 +75,7 @@ class Checkpoint:
 
 
 def save(learner: Learner[RunConfigT], folder: Path) -> Path:
-    """Write a checkpoint of a learner between two steps. Then remove the oldest ones above the limit."""
+    """Write a checkpoint of a learner between two steps. Then remove all but the newest `keep_checkpoints`."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
     ranks, path = learner.ranks, folder / f"step-{learner.step:06}"
     finite = all(bool(own_part(weight).isfinite().all()) for weight in learner.masters.trained.values())
@@ -125,12 +125,12 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
 
 
 def last_step(folder: Path) -> int | None:
-    """Return the step of the newest checkpoint by name; None if there is none."""
+    """Return the step in the name of the newest checkpoint folder; None if there is no such folder."""
     return next((_step(path) for path in _checkpoint_folders(folder)), None)
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
-    """Return the newest intact checkpoint (None if there is none), and the fault of each newer one."""
+    """Return the newest intact checkpoint (None if there is none), and for each newer path what is wrong with it."""
     faults: dict[Path, str] = {}
     for path in _checkpoint_folders(folder):
         try:
@@ -154,7 +154,9 @@ def open_saved(checkpoint: Checkpoint, open_named: Callable[[str], LocalModel], 
 def restore(
     checkpoint: Checkpoint, local: LocalModel, config: RunConfigT, reference: Any = None
 ) -> Learner[RunConfigT]:
-    """Return the learner as it was saved, around its model (`open_saved`)."""
+    """Return the learner as it was saved; `local` is its model, opened by `open_saved`. Raise `UsageError` if the model
+    or the config does not match the checkpoint.
+    """
     saved_scale, scale = checkpoint.config.get("scale", {}), plain(config.scale)
     if changed_names := [name for name in _KEPT if saved_scale.get(name, scale[name]) != scale[name]]:
         differences = ", ".join(f"{name} was {saved_scale[name]!r} and is {scale[name]!r}" for name in changed_names)
@@ -231,7 +233,7 @@ def _masters(learner: Learner[RunConfigT]) -> dict[str, torch.nn.Parameter]:
 
 
 def _read(checkpoint: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
-    """Read copies of the tensors of a checkpoint; with several ranks, those of this rank's part."""
+    """Return copies of the tensors of a checkpoint; with several ranks, only the part of this rank."""
     parts, whole = checkpoint.path / _PARTS, checkpoint.path / _TENSORS
     if learner.ranks.count == 1 and not parts.is_dir():
         # Copy: loaded tensors are memory-mapped, and the file is removed some steps later.
@@ -240,7 +242,7 @@ def _read(checkpoint: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, tor
 
 
 def _checked(path: Path) -> Checkpoint:
-    """Return a checkpoint after comparing its files with what was written. Raise `ValueError` if they differ."""
+    """Return the checkpoint in a folder. Raise `ValueError` if a file differs from what was written."""
     try:
         content = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
     except OSError as error:

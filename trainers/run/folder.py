@@ -7,16 +7,16 @@ metrics.jsonl   one line per step
 measured.jsonl  one line for each evaluation on held-out tasks during the run, if the config sets them
 best/           the model of the best evaluation, with its line as measured.json
 episodes/       step-000012.jsonl, eval-before.jsonl, eval-after.jsonl: episodes with their tokens (`palaestra.record`)
-checkpoints/    the newest checkpoints, from which `palaestra train --resume` continues (`trainers.checkpoint`)
+checkpoints/    the newest checkpoints, from which `palaestra train --resume` continues (`checkpoint`)
 tracking.json   last step sent to each tracker (`tracking`)
 seconds.json    wall and CPU seconds over all resumed parts of the run, up to the last logged step
 summary.json    final metrics, seed, versions, wall and CPU seconds; written when the run is finished
 model/          safetensors, tokenizer and template
 adapter/        the adapter alone, if one was trained, in peft's format
-lock            locked by the writing process until it ends; a file that is left over locks nothing
+lock            locked by the writing process until it ends; after that the file may remain, without effect
 
-One process writes. Others may read meanwhile. The other ranks of a job open the folder too, but what they add is not
-written. Not here: the content of a checkpoint, and the work of a run (`training`).
+One process writes; others may read at the same time. The other ranks of a job open the folder too, but what they add is
+not written. Not in this module: the content of a checkpoint, and the steps of a run (`trainers.training`).
 """
 
 import json
@@ -46,7 +46,7 @@ _METRICS, _MEASURED, _SECONDS = "metrics.jsonl", "measured.jsonl", "seconds.json
 
 
 class Run:
-    """A run folder that only this process writes, until it closes the run or ends; a context manager."""
+    """A run and its folder; a context manager. A run that may write keeps the folder locked until it is closed."""
 
     def __init__(self, folder: Path | str, config: RunConfig, *, rank: int = 0) -> None:
         """Resume the run in a folder, or begin one if there is none.
@@ -63,14 +63,14 @@ class Run:
 
     @classmethod
     def reopened(cls, folder: Path, config: RunConfig | None = None) -> "Run":
-        """Resume the run in a folder. Without `config` its own is used, if that names no services."""
+        """Resume the run in a folder. If `config` is None, the saved one is used, which must not name any service."""
         if config is None:
             config = trusted(folder, saved := read_config(folder), saved)
         return cls._opened(folder, config, begin=False, writes=True)
 
     @classmethod
     def read(cls, folder: Path | str, modules: Collection[str] = ()) -> "Run":
-        """Open a run for reading only, even while another process writes it. Parts of `modules` alone are loaded."""
+        """Open a run for reading only, even while another process writes it. Only `modules` may be imported."""
         return cls._opened(Path(folder), read_config(Path(folder), modules), begin=False, writes=False)
 
     @classmethod
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def before(self) -> dict[str, Any] | None:
-        """Return the metrics before the first step; None if they were not measured."""
+        """Return the metrics on held-out tasks before the first step; None if they were not measured."""
         return read_object(self.folder / "before.json")
 
     @property
@@ -138,13 +138,13 @@ class Run:
         return [line["rewards/success/mean"] for line in self.metrics if "rewards/success/mean" in line]
 
     def settle(self, config: RunConfig) -> None:
-        """Save a config that was completed once the model was loaded."""
+        """Replace the config of the run, and save it in the folder."""
         self.config = config
         if self.writes:
             write_text(self.folder / "config.json", written_config(config))
 
     def add(self, progress: Progress) -> None:
-        """Log a step: one line of metrics, with null for values that are not finite, and the episodes to keep."""
+        """Log a step: one line of metrics, with null for values that are not finite, and the episodes that are kept."""
         if isinstance(self.config, GRPOConfig):
             groups = sorted({episode.start.group for episode, _ in progress.rollouts})[
                 : self.config.save.recorded_groups
@@ -170,7 +170,7 @@ class Run:
             self._clock.save()
 
     def keep(self, name: str, episodes: Iterable[tuple[Episode, tuple[Lesson, ...]]], split: str) -> None:
-        """Write episodes to a file of their own, sorted by group and seed. Do nothing if the config keeps none."""
+        """Write episodes to `episodes/NAME.jsonl`, sorted by group and seed. Do nothing if the config keeps none."""
         config, pairs = self.config, sorted(episodes, key=lambda pair: (pair[0].start.group, pair[0].start.seed))
         if not (pairs and self.writes and isinstance(config, GRPOConfig) and config.save.recorded_groups):
             return
@@ -286,7 +286,7 @@ def _holds_run(folder: Path) -> bool:
 
 
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
-    """Return `runs/NAME`, or the first free one of `runs/NAME-2`, `-3`, ..."""
+    """Return the path `runs/NAME`; if it exists, the first of `runs/NAME-2`, `runs/NAME-3`, ... that does not exist."""
     folder, number = root / name, 2
     while folder.exists():
         folder, number = root / f"{name}-{number}", number + 1

@@ -1,7 +1,7 @@
-"""Handle Ctrl-C, SIGTERM and a closed terminal: at once if nothing is lost by it, otherwise later; a second signal at
-once.
+"""Handle Ctrl-C, SIGTERM and a closed terminal: at once if no work is lost, otherwise later. A second signal is handled
+at once.
 
-Not here: what a run does on an interrupt (`session`), and the message to the user (the command line).
+Not in this module: what a run does on an interrupt (`session`), and the message to the user (the command line).
 """
 
 import os
@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to end."""
+    """Exception for a signal that asks the process to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -26,15 +26,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Within its `with` block the signals raise Interrupted, but where they are on `hold` the first one is only stored.
+    """Context manager in which signals raise `Interrupted`; within `hold` the first signal is only stored.
 
-    An ignored signal stays ignored (`nohup`, a background job). Outside the main thread, which alone can handle
-    signals, nothing changes. The ranks of one job receive a signal at different times, so they hold it until all have
-    agreed on it.
+    A signal that the process ignores stays ignored (`nohup`, a background job). Outside the main thread nothing
+    changes, because Python handles signals only in the main thread. With several ranks the first signal is always
+    stored, because ranks receive it at different times; `check` then raises `Interrupted` in all ranks.
     """
 
     def __init__(self, notice: str = "") -> None:
-        """Create the handler. `notice` is written to standard error when a signal is held."""
+        """Create the handler. `notice` is written to standard error when a signal is stored."""
         self.pending: int | None = None
         """Number of the first signal received; None if there was none."""
         self._notice = notice
@@ -43,7 +43,7 @@ class Interrupts:
 
     @contextmanager
     def hold(self, while_true: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Hold the first signal for the length of a block, while `while_true()` returns True."""
+        """Within the block, store the first signal and do not raise it, if `while_true()` is True when it arrives."""
         outer, self._holding = self._holding, while_true
         try:
             yield
@@ -51,11 +51,11 @@ class Interrupts:
             self._holding = outer
 
     def agreed(self) -> int | None:
-        """Return the first signal that any rank received; None if there was none. All ranks must call it."""
+        """Return the first signal that any rank received; None if there was none. All ranks must call this method."""
         return next((number for number in here().gathered(self.pending) if number is not None), None)
 
     def check(self) -> None:
-        """Raise Interrupted if a signal was held."""
+        """Raise `Interrupted` if any rank has stored a signal."""
         if (number := self.agreed()) is not None:
             raise Interrupted(number)
 

@@ -1,4 +1,4 @@
-"""Read the JSON files of a run, also while another process writes them, or after one was killed in the middle."""
+"""Read the JSON files of a run, even while another process writes them, or after that process was killed."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a file that have a step; none if the file is missing."""
+    """Return the complete lines of a file that have a `step`; an empty list if the file is missing."""
     try:
         return parse_steps(regular_text(path)) if path.exists() else []
     except (OSError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""The audit of a finished run: the checks of every batch, over all recorded episodes.
+"""Audit a finished run: repeat the checks of each training batch on all recorded episodes.
 
-In addition the terms of the training reward and the advantages are recomputed by the run's recipe, no Start may repeat,
-and `metrics.jsonl` must agree with the episodes. Left out: data that a record does not hold (token weights, gradients,
-advantages per token), and the reward of the environment, for which the caller may pass a function.
+In addition, the terms of the training reward and the advantages are recomputed by the run's recipe, no Start may
+repeat, and `metrics.jsonl` must agree with the episodes. Left out: data that a record does not hold (token weights,
+gradients, advantages per token), and the reward of the environment, for which the caller may pass a function.
 """
 
 import math
@@ -75,8 +75,8 @@ class Ledger:
 def audit_run(
     folder: Path, say: Callable[[str], object], rescored: Rescored | None = None, modules: Collection[str] = ()
 ) -> Ledger:
-    """Audit the run in a folder, as far as it is recorded. `say` is called for lines that are not records. Parts of the
-    recipe are loaded from `modules` alone, which the user has named.
+    """Audit what the run in a folder has recorded. `say` gets a message on each line that is not a record. Parts of the
+    recipe are loaded from `modules` only, which the user has named.
     """
     run, ledger = Run.read(folder, modules), Ledger()
     if not isinstance(run.config, GRPOConfig):
@@ -145,7 +145,7 @@ class _Audit:
         ledger.figures["most 4-grams repeated"] = max(ledger.figures.get("most 4-grams repeated", 0), repetition(flat))
 
     def _batch(self, step: int, records: Sequence[Record]) -> Batch:
-        """Rebuild the batch that this step was trained on. The j-th lesson of a record belongs to its j-th copy."""
+        """Rebuild the batch that this step was trained on. A record with n lessons was in the batch n times."""
         recipe = self.config.recipe
 
         def terms(record: Record) -> Mapping[str, float] | None:
@@ -181,7 +181,7 @@ class _Audit:
         self.ledger.add("advantages", groups, advantage_findings(recipe, batch, BatchScores(), advantages, means=True))
 
     def _terms(self, record: Record) -> Iterable[AuditFinding]:
-        """Check the terms of the recipe against those of the lesson, which may also have the term of a judge."""
+        """Compute the recipe's reward terms and compare them with the recorded ones, which may include a judge's."""
         for lesson in record.lessons[:1]:
             if not _rewarded(record):
                 continue  # Found by `members`.
@@ -206,7 +206,7 @@ class _Audit:
         self.ledger.add("starts", len(records), findings)
 
     def _gap(self, step: int, records: Sequence[Record]) -> None:
-        """Check the log-prob gap on first-mini-batch tokens of the newest weights, which engine and trainer share."""
+        """Check the log-prob gap on tokens whose log-probs engine and trainer computed with the same weights."""
         parts = [np.zeros(0, np.float32)]
         for record in records:
             for lesson in record.lessons:
@@ -265,7 +265,7 @@ def _equal(first: float | None, other: float | None) -> bool:
 
 
 def _chat(folder: Path, config: GRPOConfig, ledger: Ledger) -> Chat | None:
-    """Return the chat of the model that played; None if its tokenizer is not available."""
+    """Return the `Chat` of the model that played; None if its tokenizer is in no local folder."""
     places = [folder / "start", folder / "model", *sorted((folder / "checkpoints").glob("*/model")), Path(config.model)]
     for place in (candidate for candidate in places if (candidate / "tokenizer_config.json").is_file()):
         chat = Chat(open_tokenizer(str(place)))

@@ -9,7 +9,7 @@ from palaestra.record import Lesson
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step of a stage, or a note."""
+    """Report of one step of a stage, or a note for the user."""
 
     stage: str
     step: int

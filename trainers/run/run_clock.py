@@ -10,7 +10,7 @@ from palaestra.trainers.run.json_files import read_object
 
 
 class RunClock:
-    """The seconds of the parts before, as saved, and those since this clock was made."""
+    """Clock that adds the seconds since it was created to the saved seconds of earlier parts of the run."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._before = path, read_object(path) or {}

@@ -11,7 +11,10 @@ from palaestra.errors import UsageError
 
 
 def claimed(folder: Path) -> TextIOWrapper:
-    """Return the folder's lock, held until it is closed. Create the folder if it does not exist."""
+    """Lock a folder, which is created if necessary. Return the open lock file; closing it releases the lock.
+
+    Raise `UsageError` if another process holds the lock.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("a+", encoding="utf-8")

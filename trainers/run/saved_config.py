@@ -3,7 +3,7 @@
 The run folder is not trusted, since it may come from elsewhere. Its config decides what is played and trained; services
 that it names (`palaestra.options`) are used only if the caller names them again (`trusted`).
 
-Not here: the learner itself (`checkpoint`).
+Not in this module: the saved learner (`checkpoint`).
 """
 
 import json
@@ -64,8 +64,8 @@ def written_config(config: RunConfig) -> str:
 
 
 def read_config(folder: Path, modules: Collection[str] = ()) -> RunConfig:
-    """Read the config of the run in a folder. Parts of its recipe are loaded from `modules` alone, which the user has
-    named; others stay an `UnloadedPart`.
+    """Read the config of the run in a folder. Parts of its recipe are loaded from `modules` only, which the user has
+    named; each other part becomes an `UnloadedPart`.
     """
     path = folder / "config.json"
     try:
@@ -94,8 +94,8 @@ def read_config(folder: Path, modules: Collection[str] = ()) -> RunConfig:
 def trusted(folder: Path, saved: RunConfig, requested: RunConfig, named_options: Collection[str] = ()) -> RunConfig:
     """Return the requested config. Raise `UsageError` unless the command line repeats every service of the saved one.
 
-    `named_options` holds the options of that command line without their dashes. Environment options that it does not
-    name are taken from the saved config.
+    `named_options` holds the options of the command line without their dashes. Environment options that the command
+    line does not name are taken from the saved config.
     """
     pairs: dict[str, str] = {}
     if isinstance(saved, GRPOConfig) and isinstance(requested, GRPOConfig):
@@ -124,8 +124,8 @@ def trusted(folder: Path, saved: RunConfig, requested: RunConfig, named_options:
 
 
 def repeated(config: RunConfig) -> list[str]:
-    """Return the words that a command line must contain beside --resume, because the run's file is not trusted with
-    them.
+    """Return the words that a command line with --resume must repeat: services and code that are not used if only
+    `config.json` names them.
     """
     flags = [word for _, words in _service_settings(config) for word in words]
     if isinstance(config, GRPOConfig):
@@ -150,12 +150,12 @@ def require_loaded_parts(recipe: Recipe, where: str) -> None:
 
 
 def _service_pairs(env: EnvConfig) -> dict[str, str]:
-    """Return the services among an environment's options, each as KEY=VALUE."""
+    """Return the environment's options that name services: the text KEY=VALUE by key."""
     return {key: as_pair(key, value) for key, value in services(env.env_id, env.options).items()}
 
 
 def _service_settings(config: Any, above: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield the services among a config's settings that differ from the default, with the words that name them."""
+    """Yield each setting that names a service and is not the default: its name, and its words on a command line."""
     hints = get_type_hints(type(config), include_extras=True)
     for field in fields(config):
         value, name = getattr(config, field.name), f"{above}{field.name}".replace("_", "-")
@@ -174,8 +174,8 @@ def _service_settings(config: Any, above: str = "") -> Iterator[tuple[str, list[
 
 
 def trained_format(model: str) -> str | None:
-    """Return the call format that a model was trained to write, if it is in a run folder that names one; otherwise
-    None.
+    """Return the call format that a model was trained to write. Return None unless the model is in a run's folder whose
+    config names exactly one format.
     """
     for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():
         try:
@@ -192,7 +192,7 @@ def trained_format(model: str) -> str | None:
 
 
 def refused(saved: RunConfig, requested: RunConfig) -> str:
-    """Return the settings that differ from a saved config and must not, with both values; "" if there are none."""
+    """Return, as text, the settings that differ although they must be equal, with both values; "" if there are none."""
     saved_values, new_values = flat(plain(saved)), flat(plain(requested))
     changed_keys = [
         key

@@ -1,6 +1,6 @@
-"""The work between two steps of a run: log the step, save a checkpoint when it is due, and obey interrupts.
+"""Work between two steps of a run: log the step, save a checkpoint when it is due, and obey interrupts.
 
-GRPO and imitation share it, so both can stop at any moment and be resumed.
+GRPO and imitation share this module, so both can stop at any moment and be resumed.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from palaestra.trainers.run.tracking import Trackers
 
 
 class RunSession(Generic[RunConfigT]):
-    """A context manager around the loop of a run. Signals are held in it, except within `interruptible`.
+    """Context manager around the loop of a run. Signals are only stored, except in `interruptible` blocks.
 
     If the loop ends early, by an interrupt, an error or a caller that stops iterating, a checkpoint of the last logged
     step is saved, unless the weights have changed since that step.
@@ -41,10 +41,10 @@ class RunSession(Generic[RunConfigT]):
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Obey an interrupt at once within the block, until the first weight changes; after that, hold it until the
-        next block.
+        """Within the block, let a signal raise `Interrupted` at once until the first weight changes. After that, store
+        the signal until the next block.
 
-        An interrupt that was held before is obeyed here. All ranks enter the same blocks.
+        If a signal was stored before, save a checkpoint and raise `Interrupted`. Every rank must enter the same blocks.
         """
         if self._interrupts.agreed() is not None:
             self.save()

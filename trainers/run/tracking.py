@@ -1,11 +1,12 @@
 """Send the metrics of a run to its trackers during the run: each step once, even if the run is killed and resumed.
 
-The lines of the run's own files are sent, up to the last whole step. RUN/tracking.json holds the last step that each
-tracker received. So a step that is repeated after a kill is not sent again, a step that was not sent before a kill is
-sent later, and a tracker that is added later receives all steps. A tracker that fails is closed with a note, and the
-run continues without it.
+The complete lines of the run's own files are sent. RUN/tracking.json holds the last step that each tracker received.
+So a step that is repeated after a kill is not sent again, a step that was not sent before a kill is sent later, and a
+tracker that is added later receives all steps. A tracker that fails is closed with a note, and the run continues
+without it.
 
-Nothing leaves this machine unless the library's own variable says so: WANDB_MODE=online, TRACKIO_SPACE_ID.
+No data leaves this computer unless the library's own environment variable asks for it: WANDB_MODE=online,
+TRACKIO_SPACE_ID.
 """
 
 import json
@@ -30,7 +31,7 @@ _PROJECT = "palaestra"
 
 
 class Tracker(Protocol):
-    """One library's record of one run. Its methods may raise any exception."""
+    """Interface to the record that one library keeps of one run. Its methods may raise any exception."""
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Add the metrics of a step."""
@@ -123,7 +124,7 @@ class Trackers:
     """The open trackers of a run; a context manager. There may be none."""
 
     def __init__(self, run: Run, on_progress: OnProgress) -> None:
-        """Open each tracker that the run's config names. An error here comes before any training."""
+        """Open each tracker that the run's config names. Raise an error if one cannot be opened."""
         self._run, self._on_progress, self._path = run, on_progress, run.folder / "tracking.json"
         names = tuple(dict.fromkeys(run.config.track)) if run.writes else ()
         require_trackers(names)
@@ -177,7 +178,7 @@ class Trackers:
                 tracker.close()
 
     def _new_lines(self, name: str) -> list[dict[str, Any]]:
-        """Return the lines that were added to a file since the last call. Only this process writes it meanwhile."""
+        """Return the lines that were added to a file since the last call. Only this process may write the file."""
         path = self._run.folder / name
         if not path.exists():
             return []
@@ -188,7 +189,7 @@ class Trackers:
         return parse_steps(content.decode(errors="replace"))
 
     def _ends(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the evaluations before the first step and after the last that a tracker has not received."""
+        """Yield the evaluation before the first step, if a tracker lacks it, and the evaluation after the last step."""
         least = min(self._sent[name][_EVALS] for name in self._open)
         if least < 0 and (before := self._run.before):
             yield 0, before.get("sampled", {})

@@ -1,4 +1,4 @@
-"""Record how metrics were made: versions and weights."""
+"""Record which versions and which weights produced a result."""
 
 import platform
 from hashlib import blake2b, file_digest
@@ -9,7 +9,7 @@ _LIBRARIES = ("palaestra", "torch", "transformers", "tokenizers", "gymnasium", "
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, the machine and the libraries that results depend on."""
+    """Return the versions of Python and of the libraries that results depend on, with system and processor type."""
     version_by_name = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     for library in _LIBRARIES:
         try:

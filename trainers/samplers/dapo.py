@@ -16,7 +16,7 @@ from palaestra.trainers.validation import COUNT, check_fields
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """Batches of groups with different outcomes. A batch is smaller if `max_rounds` rounds had too few such groups."""
+    """Batches of groups whose members differ. A batch is smaller if `max_rounds` rounds had too few such groups."""
 
     compared: Compared = "success"
     """What must differ within a group: success, as DAPO's accuracy, or the training reward with all its terms (a tool
@@ -31,7 +31,7 @@ class Dynamic:
         check_fields(self)
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> InOrder:
-        """Return a sampler; the arguments are those of `Uniform`."""
+        """Return a sampler for an environment or for a mixture."""
         keeps = partial(spread, compared=self.compared)
         draw = evenly(env, task_count, groups.num_prompts, seed)
         return InOrder(draw, groups, keeps, self.max_rounds, self.give_up, self.compared)

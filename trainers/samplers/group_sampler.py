@@ -1,8 +1,8 @@
-"""Groups in the order of their numbers, whichever ends first: the common base of all samplers.
+"""The common base of all samplers: a batch takes groups in the order of their numbers, not in the order of their ends.
 
-A group is decided when all of its members have ended: it is kept for the batch, or it is dropped and another group is
-started in its place. A batch is the first `num_prompts` groups that are not dropped. Left out: the choice of a group's
-task (`draws`), and the choice of the groups to drop (`dynamic`).
+When all members of a group have ended, the group is kept for the batch, or it is dropped and another group is started.
+A batch is the first `num_prompts` groups that are not dropped. Left out: the choice of a group's task
+(`task_of_group`), and the choice of the groups to drop (`dapo`).
 """
 
 import json
@@ -25,7 +25,7 @@ Keeps = Callable[[Sequence[Scored]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The episodes of a step: tasks, group size and seats. In a game each seat has its own groups."""
+    """Settings of the groups of a step: their tasks, size and seats. In a game each seat has its own groups."""
 
     num_prompts: int
     num_generations: int
@@ -41,23 +41,23 @@ class Groups:
 
     @property
     def digest(self) -> str:
-        """Hash of the task lists; "" when all tasks are played."""
+        """Return a digest of the task lists, or "" if all tasks are played."""
         text = json.dumps({env: list(tasks) for env, tasks in self.tasks.items()}, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest() if self.tasks else ""
 
     @property
     def episodes(self) -> int:
-        """Number of episodes per task, with the greedy one if there is one."""
+        """Return the number of episodes per task and seat, including the greedy one if there is one."""
         return self.num_generations + self.greedy
 
     @property
     def members(self) -> int:
-        """Number of episodes of a group number, over all seats."""
+        """Return the number of episodes with the same group number, over all seats."""
         return self.episodes * max(1, len(self.seats))
 
 
 class InOrder:
-    """Sampler that starts groups in the order of their numbers, and builds batches of those that are kept."""
+    """Sampler that starts groups in the order of their numbers, and builds batches of the kept groups."""
 
     _first: int
     _begun: int
@@ -77,15 +77,18 @@ class InOrder:
         give_up: int | None = None,
         compared: Compared = "success",
     ) -> None:
-        """Play at most `rounds` times `num_prompts` groups for a batch. After `give_up` members with the same outcome,
-        the rest of a group is not played.
+        """Play at most `rounds` times `num_prompts` groups for a batch. If the first `give_up` members of a group have
+        equal outcomes, drop the group without playing the others.
         """
         self.draw, self.groups, self.keeps = draw, groups, keeps
         self.max_groups, self.give_up, self.compared = rounds * groups.num_prompts, give_up, compared
         self.load({"first": 0})
 
     def next(self, ahead: int = 0) -> Start | None:
-        """Return the next member of the current group, or the first of the next one; None if no group may start."""
+        """Return the start of the next member of the group, or of the first member of the next group.
+
+        Return None if no group may start now.
+        """
         if not self._queue and self._room(ahead):
             self._queue.extend(self._starts(self._begun))
             self._begun += 1
@@ -108,12 +111,12 @@ class InOrder:
             self._queue = deque(start for start in self._queue if self._number(start) != number)
 
     def still_needed(self, start: Start) -> bool:
-        """Return False for episodes of groups that were given up, or that belong to earlier batches."""
+        """Return False if the group of this start was given up, or belongs to an earlier batch; otherwise True."""
         number = self._number(start)
         return number >= self._first and number not in self._given_up
 
     def batch(self) -> Batch | None:
-        """Return the kept groups once enough have ended, or those of the first `max_groups`; None before that."""
+        """Return a batch when `num_prompts` groups are kept or `max_groups` are decided; return None before that."""
         kept_groups: list[int] = []
         number = self._first
         while len(kept_groups) < self.groups.num_prompts and number - self._first < self.max_groups:
@@ -137,7 +140,7 @@ class InOrder:
         return Batch(batch_number, episodes, samples, self.state(), figures)
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state for a checkpoint. The next group number and the batch count are enough."""
+        """Return the state for a checkpoint: the next group's number, the number of batches, and the task digest."""
         tasks = self.groups.digest
         return {"first": self._first, "made": self._made, **({"tasks": tasks} if tasks else {})}
 
@@ -151,13 +154,15 @@ class InOrder:
         self._queue, self._heard, self._kept, self._given_up = deque(), {}, {}, set()
 
     def _room(self, ahead: int) -> bool:
-        """Return whether to start a group: while the groups that may be kept do not fill the batches to play."""
+        """Return whether another group may start: only if the groups so far, without dropped ones, are too few for the
+        current batch and `ahead` batches after it.
+        """
         dropped = sum(not is_kept for is_kept in self._kept.values())
         started, batches = self._begun - self._first, ahead + 1
         return started - dropped < batches * self.groups.num_prompts and started < batches * self.max_groups
 
     def _starts(self, group: int) -> Iterator[Start]:
-        """Yield the starts of a group; in a game one for each seat. Only episodes of the same seat are compared."""
+        """Yield one start for each member of a group; in a game, one start per seat for each member."""
         env, index = self.draw(group)
         task = self.groups.tasks[env][index] if env in self.groups.tasks else index
         count, first = self.groups.num_generations, group * self.groups.episodes
@@ -169,11 +174,13 @@ class InOrder:
         return start.group // max(1, len(self.groups.seats))
 
     def _place(self, start: Start) -> int:
-        """Return the sort key, within its batch, of an episode that has just been scored."""
+        """Return the sort key of an episode within its batch: by default the number of episodes scored before it."""
         return self._arrived
 
     def _is_trained(self, scored: Scored, kept_groups: Sequence[int]) -> bool:
-        """Return whether to train on an episode: not if it is greedy, or has a fault (another seat ended the game)."""
+        """Return whether to train on an episode. It must have a reward and no fault (a fault can be that another seat
+        ended the game), must not be greedy, and must belong to a kept group and a learning seat.
+        """
         episode, seats = scored.episode, self.groups.seats
         number, greedy = self._number(episode.start), episode.start.greedy
         if scored.terms is None or episode.fault or greedy or number not in kept_groups:
@@ -189,12 +196,12 @@ class InOrder:
 
 
 def spread(members: Sequence[Scored], compared: Compared) -> bool:
-    """Return whether members of a group differ in the compared value; in a game, those of any seat."""
+    """Return whether members of a group differ in the compared value. In a game, one seat that differs is enough."""
     return any(len(set(values)) > 1 for values in compared_values(members, compared).values())
 
 
 def compared_values(members: Sequence[Scored], compared: Compared) -> dict[str | None, list[float]]:
-    """Return the compared values by seat, of the members that have one."""
+    """Return the values to compare, by seat. A member that has a fault or no reward has no value."""
     values_by_seat: dict[str | None, list[float]] = {}
     for scored in members:
         if scored.terms is not None and not scored.episode.fault:

@@ -2,8 +2,8 @@
 
 For each task the sampler keeps a Beta posterior of its success rate. A task that always succeeds or always fails is
 seldom played again, which saves more tokens than dropping its groups. The posterior decays, because the policy changes.
-The sampler is for task sets small enough for tasks to repeat; its state is a pair of numbers for each task played. A
-batch is sampled from the posterior before it, so that timing has no influence.
+The sampler is for small task sets, in which tasks repeat; its state is a pair of numbers for each played task. The
+posterior changes only between two batches, so that the order in which episodes end has no influence.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ MAX_TASKS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """Options of the posterior sampler: tasks with a certain outcome are seldom played again."""
+    """Options of the posterior sampler, which seldom repeats a task that always succeeds or always fails."""
 
     prior: Annotated[float, POSITIVE] = 0.5
     """Both parameters of the Beta prior: below 1 it expects tasks to be solved nearly always or nearly never."""
@@ -41,7 +41,7 @@ class Posterior:
         check_fields(self)
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Believing":
-        """Return a sampler; the arguments are those of `Uniform`."""
+        """Return a sampler for an environment or for a mixture."""
         counts = counts_of(env, task_count)
         for name, count in counts.items():
             if count > MAX_TASKS:
@@ -53,7 +53,7 @@ class Posterior:
 
 
 class Believing(InOrder):
-    """Groups in order. The task of a group is sampled from the posterior when the group starts."""
+    """Sampler of groups in order. A group's task is drawn with probabilities from the posteriors when it starts."""
 
     def __init__(
         self, deal: Deal, task_counts: Mapping[str, int], groups: Groups, options: Posterior, seed: int
@@ -82,7 +82,7 @@ class Believing(InOrder):
         return replace(batch, state=self.state())
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state for a checkpoint: that of the groups, and the posterior of each task that was played."""
+        """Return the state for a checkpoint: the state of `InOrder`, and the posterior of each task that was played."""
         met = {
             env: np.flatnonzero((posteriors != self._options.prior).any(1)) for env, posteriors in self._known.items()
         }
@@ -90,7 +90,7 @@ class Believing(InOrder):
         return {**super().state(), "known": posteriors}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the sampler and its posterior."""
+        """Restore the state that `state` returned, including the posteriors."""
         super().load(state)
         self._drawn.clear()
         for env, posterior in self._known.items():
@@ -99,7 +99,7 @@ class Believing(InOrder):
                 posterior[int(task)] = pair
 
     def _draw(self, group: int) -> tuple[str, int]:
-        """Return the environment and task of a group, sampled from the posterior on the first call for this group."""
+        """Return a group's environment and task. On the first call for a group, draw its task with the posteriors."""
         if group not in self._drawn:
             self._drawn = {
                 number: env_and_task for number, env_and_task in self._drawn.items() if number >= self._first

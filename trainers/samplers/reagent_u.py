@@ -1,8 +1,9 @@
-"""Reagent-U (arXiv 2601.22154): G attempts at each task, and G second attempts that continue from their critiques.
+"""Reagent-U (arXiv 2601.22154): G first attempts at each task, and after each a second attempt that reads its critique.
 
-A second attempt follows the first one and its critique, which are context and never trained on; all 2G rewards of a
-task are compared with one another. It starts as soon as its critique is ready, not when all first attempts have ended.
-Left out: writing critiques (a judge does, see `scoring`), and games, where an episode has several agents.
+The prompt of a second attempt is followed by the first attempt and its critique, which are never trained on. All 2G
+rewards of a task are compared with one another. A second attempt starts as soon as its critique is ready, even if other
+first attempts still run. Left out: writing critiques, which a judge does (`trainers.reward`), and games, in which an
+episode has several agents.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ _OF_CRITIQUE = 4
 
 @dataclass(frozen=True, slots=True)
 class Refined:
-    """Each attempt is followed by a second one with its critique, so a group has twice num_generations members."""
+    """Each attempt is followed by a second one that reads its critique: a group has twice num_generations members."""
 
     max_prefix_tokens: Annotated[int, COUNT] = 13_824
     """Longest first attempt with its critique, as the second one reads them, about. Of a longer one tool results are
@@ -51,7 +52,7 @@ class Refined:
         check_fields(self)
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Refining":
-        """Return a sampler; the arguments are those of `Uniform`."""
+        """Return a sampler for an environment or for a mixture. Raise `ConfigError` for a game."""
         if groups.seats:
             raise ConfigError(
                 f"{env} is a game of the seats {', '.join(groups.seats)}, and second attempts are made of one agent's "
@@ -63,7 +64,7 @@ class Refined:
 
 
 class Refining(InOrder):
-    """Groups in order, of first and second attempts. The seed of a start tells them apart."""
+    """Sampler of groups in order, with first and second attempts. The seed of a start says which of both it is."""
 
     def __init__(self, draw: TaskDraw, groups: Groups, options: Refined) -> None:
         self._options, self._firsts = options, groups.num_generations
@@ -97,7 +98,7 @@ class Refining(InOrder):
         return islice(super()._starts(group), self._firsts)
 
     def _place(self, start: Start) -> int:
-        """Return the seed as sort key, because the order of arrival depends on the response time of the judge."""
+        """Return the seed as sort key, because the order of scoring depends on the judge's response time."""
         return start.seed
 
     def _is_second(self, start: Start) -> bool:
@@ -105,9 +106,10 @@ class Refining(InOrder):
 
 
 def second_start(first: Scored, seed: int, max_prefix_tokens: int) -> Start:
-    """Return a start of the same task, with the first attempt and its critique as prefix; no critique, no prefix.
+    """Return a start of the same task with the first attempt and its critique as prefix, or without one if there is no
+    critique.
 
-    The number of characters per token is estimated from the first attempt.
+    The prefix is cut to about `max_prefix_tokens`, with the first attempt's number of characters per token.
     """
     episode = first.episode
     plain = replace(episode.start, seed=seed, prefix=())

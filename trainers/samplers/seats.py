@@ -12,7 +12,7 @@ from palaestra.protocols import Arena
 
 
 def seats_of(arena: Arena) -> tuple[str, ...]:
-    """Return the seats of an arena of games; empty if there is only one seat, which has no name."""
+    """Return the names of the seats of an arena of games; an empty tuple if the environment has one seat, unnamed."""
     return tuple(getattr(arena, "seats", ()))
 
 
@@ -27,7 +27,9 @@ def check_seats(arena: Arena, chosen: Sequence[str]) -> None:
 
 
 def seated(starts: Iterable[Start], seats: Sequence[str]) -> Iterator[Start]:
-    """Yield one start for each seat of each game. Seats of a game share task and seed, and each has its own group."""
+    """Yield one start per seat of each game, with the game's task and seed and its own group. Without seats, yield the
+    starts unchanged.
+    """
     for start in starts:
         if not seats:
             yield start

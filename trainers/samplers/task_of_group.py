@@ -1,7 +1,7 @@
 """Sample the task of a group, as a pure function of the group's number, so that a resumed run samples the same tasks.
 
-For a mixture (`palaestra.mixture`) the function also chooses the environment. Each environment has its exact share of
-every block of groups, in a random order, and its tasks are sampled as they would be if it were alone.
+For a mixture (`palaestra.mixture`) the function also chooses the environment. In every block of groups each environment
+has its exact share, in a random order. Its tasks are sampled as if it were the only environment.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,10 @@ _LARGEST_EPOCH = 10_000_000
 
 
 def evenly(env: str, task_count: TaskCount, block: int, seed: int, epochs: bool = False) -> TaskDraw:
-    """Return a uniform draw in blocks of `block` groups. With `epochs` a block has one group for each task."""
+    """Return a function that samples tasks uniformly, in blocks of `block` groups.
+
+    With `epochs` a block holds every task of the environment once.
+    """
     draws = {
         name: Even(name, count, count if epochs and count <= _LARGEST_EPOCH else block, seed)
         for name, count in counts_of(env, task_count).items()
@@ -37,7 +40,10 @@ def evenly(env: str, task_count: TaskCount, block: int, seed: int, epochs: bool 
 
 
 def counts_in(arena: Arena, total: int) -> tuple[dict[str, int], Mapping[str, int]]:
-    """Return the share of each environment in `total` and the number of its tasks. A single one has the name ""."""
+    """Return each environment's part of `total`, and each environment's number of tasks, by name.
+
+    An arena of one environment has the name "".
+    """
     tasks: Mapping[str, int] = getattr(arena, "task_counts", None) or {"": arena.task_count}
     mixture: Mixture | None = getattr(arena, "mixture", None)
     return {"": total} if mixture is None else mixture.counts(total), tasks
@@ -49,10 +55,10 @@ def counts_of(env: str, task_count: TaskCount) -> Mapping[str, int]:
 
 
 class Deal:
-    """Assigns environments to groups: returns a group's environment and the number of its earlier groups."""
+    """Function from a group's number to its environment and the number of earlier groups of that environment."""
 
     def __init__(self, env: str, seed: int) -> None:
-        """Take the id of one environment, which then has every group, or a mixture."""
+        """`env` is a mixture, or the id of one environment, which then has every group."""
         self._mixture, self._seed = read_mixture(env) or Mixture({env: Fraction(1)}), seed
         self._dealt: tuple[int, list[tuple[str, int]]] = -1, []
 
@@ -96,7 +102,7 @@ class Even:
 
 
 def _distinct(rng: np.random.Generator, count: int, number: int) -> list[int]:
-    """Return distinct numbers below `count`; they repeat only if there are too few. `count` may be extremely large."""
+    """Return `number` random numbers below `count`. They repeat only if `count` is too small; it may be very large."""
     if number >= count:
         again = rng.integers(count, size=number - count)
         return [int(task) for task in (*rng.permutation(count), *again)]
@@ -107,8 +113,8 @@ def _distinct(rng: np.random.Generator, count: int, number: int) -> list[int]:
 
 
 def held_out(arena: Arena, tasks: int) -> list[tuple[str, int]]:
-    """Return the first tasks of an arena. In a mixture, each environment has tasks by its share: if one has too few,
-    all get fewer, so that the metrics over all tasks are weighted as the mixture is.
+    """Return environment and number of the first `tasks` tasks of an arena. In a mixture, each environment has its
+    share of them. If one has too few tasks, all get fewer: metrics over all tasks keep the weights of the mixture.
     """
     wanted_counts, available = counts_in(arena, tasks)
     while any(wanted_counts[env] > count for env, count in available.items()):

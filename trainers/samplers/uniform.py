@@ -8,7 +8,7 @@ from palaestra.trainers.samplers.task_of_group import TaskCount, evenly
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Samples every task with the same probability."""
+    """Sampler part that samples every task with the same probability."""
 
     epochs: bool = False
     """Play every task once before any repeats; otherwise each batch is sampled independently."""

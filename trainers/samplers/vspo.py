@@ -1,8 +1,8 @@
 """VSPO: groups of low value are replaced by copies of groups of high value (arXiv 2512.07478).
 
-A task's value is `(1 - mean) * deviation` of its group: hard, and not always failed. The paper's formulas are not
-public; these are the definitions of docs/papers.md. Nothing is played again: a copy has the same episodes and its own
-group index, and each further copy has a smaller weight.
+The value of a group is `(1 - mean) * deviation` of its outcomes: high for a hard task that does not always fail. The
+paper's formulas are not public, so this module uses the definitions in docs/papers.md. No group is played twice: a copy
+has the same episodes and its own group index, and each further copy has a smaller weight.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from palaestra.trainers.validation import COUNT, NOT_NEGATIVE, check_fields
 
 @dataclass(frozen=True, slots=True)
 class VSPO:
-    """Replaces groups of low value within the batch. The options are those of the paper's ablation."""
+    """Settings of VSPO, which replaces groups of low value within a batch. The paper's ablation varies these."""
 
     refill: Literal["value", "random", "left-out", "none"] = "value"
     """How groups that teach nothing are replaced: by value, at random, by nothing; `none` leaves them in, as GRPO."""
@@ -44,7 +44,7 @@ class VSPO:
         check_fields(self)
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Refilling":
-        """Return a sampler; the arguments are those of `Uniform`."""
+        """Return a sampler for an environment or for a mixture."""
         return Refilling(evenly(env, task_count, groups.num_prompts, seed), groups, self, seed)
 
     def value(self, outcomes: NDArray[np.float64], best: float = 1.0) -> float:
@@ -56,7 +56,7 @@ class VSPO:
 
 
 class Refilling(InOrder):
-    """Groups in order, with low-value groups of a batch replaced by copies."""
+    """Sampler of groups in order that replaces the low-value groups of a batch by copies of other groups."""
 
     def __init__(self, draw: TaskDraw, groups: Groups, options: VSPO, seed: int) -> None:
         self._options, self._seed = options, seed
@@ -96,7 +96,8 @@ class Refilling(InOrder):
     def _values(self, batch: Batch, members: Mapping[int, Sequence[int]]) -> dict[int, float]:
         """Return the value of each group. Training rewards are first rescaled to the range of success.
 
-        Rewards beyond the declared range of the terms widen it, so that no group with different outcomes has value 0.
+        If a reward lies outside the declared range of the terms, the range is widened, so that no group with different
+        outcomes has value 0.
         """
         outcomes: dict[int, NDArray[np.float64]] = {}
         for group, places in members.items():
@@ -111,7 +112,7 @@ class Refilling(InOrder):
         }
 
     def _histogram(self, kept_groups: Sequence[int], copies: Sequence[int]) -> dict[int, int]:
-        """Return how many of the kept groups have 0, 1, ... copies, up to the largest allowed number."""
+        """Return for 0, 1, ... up to the most copies allowed, how many of the kept groups have so many copies."""
         times = Counter(Counter(copies)[group] for group in kept_groups)
         max_copies = self._options.max_copies
         return {
@@ -135,7 +136,7 @@ class Refilling(InOrder):
         return chosen
 
     def _weighed(self, kept_groups: Sequence[int], copies: Sequence[int]) -> list[tuple[int, float]]:
-        """Return each group and each of its copies, with its weight."""
+        """Return each kept group and each copy, as pairs of group number and weight."""
         totals, copies_so_far, weighted_groups = (
             Counter([*kept_groups, *copies]),
             Counter[int](),

@@ -1,1 +1,1 @@
-"""Memory savings for larger models: float32 masters, small optimizer state, host memory, checkpointed layers."""
+"""Train larger models: estimate memory, save memory, and divide a model among several ranks."""

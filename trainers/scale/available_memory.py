@@ -1,4 +1,4 @@
-"""Available memory of the device and of this machine, and free space on the disk."""
+"""Measure the free memory of the device and of this computer, and the free space on the disk."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ class Room:
 
 
 def room_of(device: "torch.device") -> Room:
-    """Return the free memory of a device now."""
+    """Return the memory that is free now on a device, and if it is a GPU, in main memory."""
     if device.type != "cuda":
         return Room(available_memory(), 0, False)
     import torch  # Imported here: `palaestra doctor` uses this module on machines without torch.

@@ -67,7 +67,7 @@ def fit(config: GRPOConfig, folder: Path, ranks: int = 1) -> tuple[GRPOConfig, s
 
 
 def disk_bytes(config: GRPOConfig, model_config: Any) -> int:
-    """Return the most bytes of a run on disk: its checkpoints, one more during a save, and its models."""
+    """Return how many bytes a run may need on disk: for its checkpoints, one more during a save, and its models."""
     shape = outline(model_config, config.scale)
     state = shape.trained * (MOMENTS[config.scale.optimizer_bits or 32] + FLOAT)
     checkpoint = state + (0 if shape.adapted or shape.bytes == FLOAT else shape.weight_bytes)
@@ -163,7 +163,7 @@ def _notes(before: GRPOConfig, after: GRPOConfig) -> tuple[str, ...]:
 
 
 def refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool = False) -> str:
-    """Return why a run does not fit, and remedies. With `chooses` the smallest config that `fitted` tries is meant."""
+    """Return why a run does not fit, and remedies. With `chooses`, describe the smallest run that `fitted` tries."""
     least, shape = config, outline(model_config, config.scale)
     if chooses:
         *_, least = _choices(config, room)
@@ -182,7 +182,7 @@ def refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool 
 
 
 def _remedies(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool) -> Iterator[str]:
-    """Yield settings with which the run would fit; each was tried."""
+    """Try settings, and yield a sentence on each with which the run would fit."""
     full_shape = outline(model_config, config.scale)
 
     def fitting(**changes: Any) -> bool:

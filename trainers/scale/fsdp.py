@@ -1,12 +1,12 @@
-"""Models whose weights are sharded over ranks by FSDP2, and functions that need whole weights.
+"""Shard the weights of a model over ranks with FSDP2, and gather whole weights where they are needed.
 
-The weights of a layer are gathered for its pass and freed again; those of embeddings and output layer stay for the
-whole pass. The shards are float32: the optimizer updates them, and layers compute with them rounded to the dtype of the
-run, so they are the masters and there is no copy. Gradients are summed over ranks in float32, not averaged: the token
-weights already divide by all tokens of the batch.
+The weights of a layer are gathered for its pass and freed again; those of embeddings and output layer stay gathered
+for the whole pass. The shards are float32: the optimizer updates them, and layers compute with them rounded to the
+dtype of the run, so the shards are the master weights, without a copy. Gradients are summed over ranks in float32, not
+averaged: the token weights already divide by all tokens of the batch.
 
 Between passes each rank holds one shard of weights, gradients and optimizer state. Left out: the passes that each rank
-makes over a batch (`passes`).
+makes over a batch (`learn.rank_passes`).
 """
 
 import copy
@@ -56,8 +56,8 @@ def is_divided(model: Any) -> bool:
 
 
 def through(model: Any, work: Callable[[], GatheredT]) -> GatheredT:
-    """Call `work`, which uses modules and weights of the model. All ranks must call this for a sharded model, each with
-    its own input. The result holds tensors and numbers.
+    """Call `work`, which uses modules and weights of the model, and return its result: tensors and numbers. If the
+    model is sharded, all ranks must call this function, each with its own `work`.
     """
     root = model.__dict__.get(_ROOT)
     if root is None:
@@ -82,8 +82,8 @@ class _Root(torch.nn.Module):
 
 @torch.no_grad()
 def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield all weights by name, in the compute dtype, gathered one at a time. All ranks must take all of them.
-    An adapter is merged.
+    """Yield all weights by name, in the compute dtype, gathered one at a time. All ranks must iterate to the
+    end. An adapter is merged into the weights.
     """
     if not is_divided(model):
         yield from effective_weights(model)
@@ -93,7 +93,7 @@ def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def whole_model(model: Any, ranks: Ranks) -> Any:
-    """Return a model that can be exported: a sharded one is gathered on rank 0, and None is returned on the others."""
+    """Return a model that can be exported. A sharded model is gathered on rank 0, and the other ranks get None."""
     if not is_divided(model):
         return model
     tensors = dict[str, Tensor]()
@@ -121,7 +121,7 @@ def whole_number(tensor: Tensor) -> float:
 
 
 def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Write tensors as safetensors, each rank its own shard. All ranks must call this, which waits for all."""
+    """Write tensors as safetensors, each rank its own shard. All ranks must call this function; it waits for all."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -135,7 +135,7 @@ def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> Non
 
 
 def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """Read the tensors in a folder's safetensors, for any number of ranks that wrote them.
+    """Read the tensors in a folder's safetensors, whatever number of ranks wrote them.
 
     A tensor is sharded like the weight with its name (the part after the last slash) if it has the same shape.
     """

@@ -1,9 +1,9 @@
 """The float32 master weights that an optimizer updates, for any dtype of the model.
 
 A weight in bfloat16 has eight significant bits, so updates of a small learning rate would be rounded away. So each such
-trained weight has a float32 copy, its master. As soon as the backward pass has computed a gradient, it is added to a
-float32 sum and freed, so that many micro-batches lose no bits. After a step the master is rounded into the weight of
-the model, which engine and learner share. A float32 weight is its own master, and nothing is copied.
+trained weight has a float32 copy, its master. As soon as the backward pass has computed a gradient, the gradient is
+added to a float32 sum and freed, so that many micro-batches lose no bits. After a step the master is rounded into the
+weight of the model, which engine and learner share. A float32 weight is its own master, and nothing is copied.
 """
 
 import weakref
@@ -53,13 +53,13 @@ class Masters:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the masters, and the model's weights from them."""
+        """Copy these tensors into the masters, and the masters into the model's weights."""
         for name, tensor in tensors.items():
             self.stepped[name].copy_(tensor)
         self.round_back()
 
     def add(self, name: str, weight: Tensor) -> None:
-        """Add the gradient of a model weight to its sum, and free it."""
+        """Add the gradient of a model weight to the sum of its gradients, and free the gradient."""
         assert weight.grad is not None
         if name in self._sums:
             self._sums[name] += weight.grad
@@ -69,7 +69,7 @@ class Masters:
 
 
 def _adding(masters: "weakref.ref[Masters]", name: str) -> Any:
-    """Return a gradient hook of a weight. It holds the masters weakly, so that a learner can be freed."""
+    """Return a gradient hook of a weight. It refers to the masters weakly, so that a learner can be freed."""
 
     def hook(weight: Tensor) -> None:
         live_masters = masters()

@@ -1,7 +1,7 @@
 """Estimate the memory of a run before anything is loaded.
 
-The model is built without storage, so the sizes of its tensors are exact; a pass through it counts what a backward pass
-would keep. `doctor` shows the estimate, `train` refuses a run that does not fit, and `scale.fit` uses it to choose
+The model is built without storage, so the sizes of its tensors are exact; a pass through it counts what is kept for a
+backward pass. `doctor` shows the estimate, `train` refuses a run that does not fit, and `scale.fit` uses it to choose
 settings. The estimate does not make the run itself faster or smaller.
 
 Not counted: mixture-of-experts layers, whose routing depends on the input, and the moment when a model is read from
@@ -94,7 +94,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Memory that a run holds throughout, needs in addition in each phase, and needs on the host."""
+    """Memory of a run: what it always holds, what each phase needs in addition, and what it needs on the host."""
 
     persistent: tuple[Part, ...]
     playing: tuple[Part, ...]
@@ -111,7 +111,7 @@ class MemoryEstimate:
 
 
 def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
-    """Return a model's shape from its transformers config alone, in the type and with the adapter of a run."""
+    """Return the sizes of a model, built from its transformers config alone, with the dtype and adapter of `scale`."""
     scale = scale or ScaleConfig(precision="float32")
     dtype = torch.float32 if scale.precision == "auto" else getattr(torch, scale.precision)
     config = copy.deepcopy(config)
@@ -232,8 +232,8 @@ def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: boo
 
 @lru_cache(maxsize=64)
 def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
-    """Return the bytes that a backward pass keeps of one layer, and of everything outside of layers; None if the pass
-    fails.
+    """Return the bytes kept for the backward pass: of one layer, and of everything outside of layers. Return None if
+    the forward pass fails.
     """
     weight_storages = {
         tensor.untyped_storage()._cdata for tensor in (*shape.model.parameters(), *shape.model.buffers())
@@ -284,7 +284,7 @@ class _Kept(torch.autograd.Function):
 def _linear_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
 ) -> tuple[Tensor, None]:
-    """Replace attention when only memory is counted."""
+    """Stand in for an attention kernel when only memory is counted: save what the kernel saves."""
     out: Tensor = _Kept.apply(query, key, value)  # type: ignore[no-untyped-call]
     return out.transpose(1, 2).contiguous(), None
 

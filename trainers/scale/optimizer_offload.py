@@ -1,7 +1,8 @@
 """Keep optimizer state (moments and float32 copies) in host memory between the optimizer steps.
 
-For a step the tensors are copied to the model's device, and back afterwards, so results are bit by bit those without
-the offload. For a GPU the host memory is pinned, and allocated once. Left out: gradients, which accumulate on the GPU.
+For a step the tensors are copied to the model's device, and back afterwards, so the results are exactly the same as
+without the offload. For a GPU the host memory is pinned, and allocated once. Left out: gradients, which accumulate on
+the GPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """The optimizers of a learner: AdamW, fused on a GPU or with moments in 8 bits, or Muon with AdamW for the rest.
 
-All take their learning rate as a number in their groups. Left out: the parameters that they update (`masters`), and the
-location of their state between steps (`host_memory`).
+Each optimizer reads its learning rate from its parameter groups. Left out: the parameters that they update
+(`master_weights`), and the location of their state between steps (`optimizer_offload`).
 """
 
 import logging
@@ -39,7 +39,7 @@ def _adamw(parameters: list[Parameter], config: OptimizerConfig, scale: ScaleCon
 
 
 def _adamw_8bit() -> Any:
-    """Return the class of bitsandbytes: it quantises in blocks of 256, tensors of 4,096 or more weights."""
+    """Return bitsandbytes' class of AdamW. It quantises tensors of 4,096 or more weights, in blocks of 256."""
     # It warns of missing 4-bit kernels on a CPU, which are not used here.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:

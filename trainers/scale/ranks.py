@@ -1,10 +1,11 @@
 """The processes of one torchrun job: the rank of this process, and the communication between ranks.
 
-Every rank does the same in the same order, and communicates only here and in the passes of a sharded model. A decision
-that depends on data of one rank (a file, a signal, a clock) is made on one rank and broadcast to the others.
+Every rank runs the same operations in the same order. Ranks communicate only through this module and in the passes of a
+sharded model. A decision that depends on data of one rank (a file, a signal, a clock) is made on one rank and broadcast
+to the others.
 
 A rank that dies ends the job: torchrun ends the others, and their pending communication fails, at once or, if a rank
-hangs, after `rank_timeout`. Left out: the weights (`shards`), and a job that continues with fewer ranks.
+hangs, after `rank_timeout`. Left out: the weights (`fsdp`), and a job that continues with fewer ranks.
 """
 
 import os
@@ -23,7 +24,7 @@ Thing = TypeVar("Thing")
 
 
 class RankLost(PalaestraError):
-    """Another process of the job has ended, or did not respond in time."""
+    """Error: another process of the job has ended, or did not respond in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Ranks:
         return values
 
     def meet(self) -> None:
-        """Wait until all ranks have called this."""
+        """Wait until all ranks have called this method."""
         self.gathered(None)
 
     def part(self) -> None:
@@ -92,7 +93,8 @@ class Ranks:
         return tensor
 
     def share(self, parts: Sequence[Thing], size: Callable[[Thing], int]) -> Iterator[tuple[Thing, bool]]:
-        """Yield this rank's parts, as many on every rank. The flag is False for a part that only fills the last round.
+        """Yield this rank's parts, equally many on every rank. Each has a flag, which is False for a repeated part that
+        only fills the last round and must not be counted.
 
         Parts of one round are of similar size, because all ranks wait for the largest.
         """
@@ -157,7 +159,7 @@ def joined(timeout: float) -> Iterator[Ranks]:
 
 @contextmanager
 def noticing_loss() -> Iterator[None]:
-    """Convert errors of torch about other ranks, in a block with other work, into `RankLost`."""
+    """Convert torch's errors about other ranks into `RankLost`; raise other errors of the block unchanged."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Train a tiny agent from scratch: demonstrations, a tokenizer, a tiny model, and imitation up to a gate.
+"""Train a tiny agent from scratch: make demonstrations, a tokenizer and a model, and imitate until a gate is passed.
 
 The demonstrator has a bad habit: it uses its tool in three episodes of ten and guesses otherwise. The resulting agent
 can do the task but mostly does not use the tool, so reinforcement learning has something to improve. The guessed words
@@ -6,9 +6,9 @@ stay in the loss: without them the guesses become long garbage.
 
 Imitation stops at a gate, not at a step count. The gate is the success of episodes that used the tool (at least one
 call was served), measured on training tasks that were not demonstrated. If no demonstration used a tool, it is the
-success of all episodes relative to the demonstrations'. Initial weights that do not reach the gate are replaced by
-others, which is reported and counted. A demonstrator that is itself below the gate is refused at once, because
-imitation cannot exceed it; so is one that would be below the gate within the token limits of play.
+success of all episodes relative to the demonstrations'. If the model does not reach the gate, a new attempt begins
+with other initial weights; attempts are reported and counted. A demonstrator is refused at once if its own success is
+below the gate, because imitation cannot exceed it, or if the token limits of play would bring it below the gate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,8 +53,8 @@ _MOST_TIMES = 8
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """Measure of the gate: success in episodes with a served call, or success where no tool is used; for a mixture, the
-    minimum over its environments.
+    """Measure of the gate: the success of episodes with a served call; if no demonstration used a tool, the success of
+    all episodes relative to the demonstrator's. In a mixture, the minimum over its environments.
     """
 
     with_tool: Mapping[str, bool]
@@ -72,11 +72,11 @@ class _Measure:
 
     @property
     def metric(self) -> str:
-        """Return the name of the metric in Progress."""
+        """Return the key of the measure in the metrics of `Progress`."""
         return "success_with_tool" if any(self.with_tool.values()) else "success_of_demonstrator"
 
     def of(self, episodes: Sequence[Episode]) -> float:
-        """Return the measure over these episodes; 0 if no episode counts."""
+        """Return the measure of these episodes; 0 if an environment has no episode that counts."""
         successes: dict[str, list[float]] = {env: [] for env in self.with_tool}
         for episode in episodes:
             env = episode.start.env
@@ -90,7 +90,7 @@ class _Measure:
 
 @dataclass(frozen=True, slots=True)
 class Pupil:
-    """Result of a cold start."""
+    """Result of a cold start: the trained tiny agent, and how it was made."""
 
     local: LocalModel
     attempts: int
@@ -101,7 +101,7 @@ class Pupil:
 
 
 def raise_tiny(config: GRPOConfig, on_progress: OnProgress = ignore) -> Pupil:
-    """Train the tiny agent on the demonstrator of a run's environment."""
+    """Train the tiny agent of a run on demonstrations of the run's environment."""
     with closing(open_arena(config)) as practice:
         check_seats(practice, config.env.train_seats)
         return cold_start(
@@ -132,9 +132,10 @@ def cold_start(
 ) -> Pupil:
     """Train a tiny agent on demonstrations played in `arena`.
 
-    It learns to write calls in `format`, which the arena must read. In a mixture each environment has a demonstrator
-    and its share of the demonstrations. Their number, and the limit on imitation steps, are multiplied so that the
-    rarest environment is demonstrated as often as it would be alone. The gate must be passed in each environment.
+    The agent learns to write calls in `format`, which the arena must read. In a mixture each environment has its own
+    demonstrator and a share of the demonstrations. The number of demonstrations and the limit on imitation steps are
+    multiplied, at most by 8, so that the rarest environment is demonstrated as often as if it were the only one. The
+    gate must be passed in each environment.
     """
     config, device, (_, counts) = config or ColdStartConfig(), find_device(device_name), counts_in(arena, 0)
     rarest = min(counts_in(arena, 1000)[0].values())
@@ -179,7 +180,7 @@ def cold_start(
 
 
 def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
-    """Return the measure of the gate. Raise `TrainingHalted` if the demonstrator itself does not pass it."""
+    """Return the measure of the gate. Raise `TrainingHalted` if the demonstrator itself does not pass the gate."""
     if not demonstrations:
         raise TrainingHalted("every demonstration is BROKEN; `palaestra check` says what is wrong with the environment")
     used: dict[str, bool] = {}
@@ -209,9 +210,9 @@ def _too_long(
     measure: _Measure,
     gate: float,
 ) -> str:
-    """Return a note on demonstrations that exceed the limits of play; "" if all fit.
+    """Return a note on demonstrations that exceed the token limits of play; "" if all fit.
 
-    They are refused if an agent that imitates them perfectly would not pass the gate, because it would be cut off.
+    Raise `ConfigError` if so many are too long that an agent which imitates them perfectly would not pass the gate.
     """
     turns = [[end - begin for row in rows for begin, end in spans(row.sampled)] for rows in rows_of]
     sizes = [
@@ -238,7 +239,7 @@ def _too_long(
 
 
 def _used(episode: Episode) -> bool:
-    """Return whether a call in the episode succeeded."""
+    """Return whether at least one call in the episode succeeded."""
     return any(call.status is Status.OK for call in episode.attempt.calls)
 
 
@@ -252,7 +253,7 @@ def _imitate(
     measure: _Measure,
     on_progress: OnProgress,
 ) -> tuple[int, float]:
-    """Imitate until the gate is passed, then decay the learning rate. Return the steps and the measure reached."""
+    """Imitate until the gate is passed, then decay the learning rate. Return the steps taken and the last measure."""
     learner = Learner(local.agent, local.model, sft)
     imitation, reached = Imitation(learner, rows), 0.0
     first = min(_FIRST_GATE, config.imitation_steps)
@@ -282,7 +283,7 @@ def _imitate(
 
 
 def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: _Measure) -> float:
-    """Return the gate's measure of the present model."""
+    """Let the present model play tasks that were not demonstrated, and return the gate's measure."""
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)

@@ -1,7 +1,7 @@
 """Training tasks of the cold start: some are demonstrated; the others are held back, and the gate is measured on them.
 
-If tasks are generated without end, the first million is demonstrated. Of a fixed set, such as a file, every fifth task
-is held back. When all tasks of a part have been used, they repeat, each time with another seed.
+If tasks are generated without end, the first million tasks are demonstrated. In a fixed set, such as a file, every
+fifth task is held back. When all tasks of a part have been used, they are used again, with other seeds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ tasks an agent solved none after 34, half after 92 and nine of ten after 190."""
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Tasks 0 to `task_count` - 1 in two parts without overlap: demonstrated, and held back for the gate."""
+    """Division of the tasks 0 to `task_count` - 1 into two parts: demonstrated, and held back for the gate."""
 
     task_count: int
 
@@ -46,14 +46,14 @@ class Division:
             )
 
     def demonstrated(self, number: int) -> int:
-        """Return the task of a demonstration, by its number."""
+        """Return the task of the demonstration with this number."""
         if self._endless:
             return number % _MANY
         place = number % (self.task_count - self.task_count // _EVERY)
         return place + place // (_EVERY - 1)
 
     def kept_back(self, number: int) -> int:
-        """Return the task of an episode of the gate, by its number."""
+        """Return the task of the gate's episode with this number."""
         if self._endless:
             return _MANY + number % (self.task_count - _MANY)
         return number % (self.task_count // _EVERY) * _EVERY + _EVERY - 1
@@ -83,7 +83,7 @@ def demonstrate(
     format: str = formats.DEFAULT,
     on_progress: OnProgress = ignore,
 ) -> Sequence[Episode]:
-    """Return episodes that the demonstrator played, in task order; in a game, those of every seat."""
+    """Let the demonstrator play, in every seat of a game. Return its episodes in task order, without BROKEN ones."""
     rules = demonstrator if isinstance(demonstrator, Mapping) else {"": demonstrator}
     habits = {env: partial(rule, tool_rate=tool_rate) for env, rule in rules.items()}
     script, table = Agent(ScriptedPolicy(habits, seed, format)), seats_of(arena)
@@ -101,7 +101,7 @@ def demonstrate(
 
 
 def starts_of(arena: Arena, games: Mapping[str, int], task: Callable[[Division, int], int]) -> Iterator[Start]:
-    """Yield the given number of starts for each environment; `task` maps the n-th start to one of its tasks."""
+    """Yield `games[env]` starts for each environment; `task(division, n)` returns the task of its n-th start."""
     _, counts = counts_in(arena, 0)
     places = ((env, number) for env, count in games.items() for number in range(count))
     for place, (env, number) in enumerate(places):

@@ -1,6 +1,7 @@
 """Create or restore the learner of a GRPO run, and save its trained model.
 
-A run's folder shows what exists: its newest checkpoint, else its start, else the model that its config names.
+The learner comes from the newest checkpoint in the run's folder, else from the model in its `start` folder, else from
+the model that its config names.
 """
 
 import copy
@@ -29,9 +30,9 @@ from palaestra.trainers.validation import changed
 
 
 def open_learner(run: Run, model: LocalModel | None = None, on_progress: OnProgress = ignore) -> Learner[GRPOConfig]:
-    """Return the learner of a run: from its newest checkpoint, else its start, else `model`, else a new one.
+    """Return a run's learner: from its newest checkpoint, else its `start` folder, else `model`, else `config.model`.
 
-    It may add to `run.config` the call format of the model, and the settings that fit into memory.
+    The call format of the model, and settings that let the run fit into memory, may be added to `run.config`.
     """
     config, start, ranks = _config(run), run.folder / "start", here()
     check_ranks(config, ranks.count)
@@ -61,7 +62,7 @@ def open_learner(run: Run, model: LocalModel | None = None, on_progress: OnProgr
 
 
 def new_learner(local: LocalModel, config: GRPOConfig) -> Learner[GRPOConfig]:
-    """Return a learner at step 0 of a model that was opened for the run, or made or loaded elsewhere."""
+    """Return a learner at step 0 for a model, which may come from `open_model` or from the caller."""
     local, ranks = as_opened(local, config, config.play.slots), here()
     # Only dropout uses torch's global generator. It is seeded here, as after a kill.
     torch.manual_seed(config.seed)
@@ -71,7 +72,10 @@ def new_learner(local: LocalModel, config: GRPOConfig) -> Learner[GRPOConfig]:
 
 
 def newest_checkpoint(run: Run) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run; None if it has none."""
+    """Return the newest intact checkpoint of a run, and remove damaged newer ones; None if the run has no checkpoint.
+
+    Raise `UsageError` if all checkpoints are damaged, or if this one was made with other options.
+    """
     checkpoint, faults = newest(run.checkpoints)
     if checkpoint is None and faults:
         text = "; ".join(f"{path}: {fault}" for path, fault in faults.items())
@@ -115,7 +119,7 @@ def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
 
 
 def keep_start(run: Run, local: LocalModel) -> None:
-    """Export the model before the first step, unless that is done."""
+    """Export the untrained model to the run's `start` folder, unless that folder exists."""
     start = run.folder / "start"
     if run.writes and not start.is_dir():
         with whole_folder(start) as folder:
@@ -123,7 +127,7 @@ def keep_start(run: Run, local: LocalModel) -> None:
 
 
 def keep_model(run: Run, learner: Learner[RunConfigT]) -> None:
-    """Export the whole trained model of a run; for an adapter, the adapter alone too."""
+    """Export the whole trained model of a run to `model`, and an adapter, if one was trained, alone to `adapter`."""
     model = whole_model(learner.model, learner.ranks)
     if run.writes:
         with whole_folder(run.model) as folder:

@@ -36,7 +36,7 @@ ConfigT = TypeVar("ConfigT", GRPOConfig, SFTConfig)
 
 
 def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> Arena:
-    """Open the config's environment with one slot for each concurrent episode; in this process if `here`."""
+    """Open the config's environment with one slot for each concurrent episode. If `here`, open it in this process."""
     env = config.env
     options = env.options | (
         {} if here or not env.workers else {"workers": env.workers, "ray_address": env.ray_address}
@@ -63,7 +63,7 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
 
 
 def engine_maker(config: RunConfig) -> EngineMaker:
-    """Return the constructor of the engine that a config names. Imitation is evaluated with the built-in engine."""
+    """Return the constructor of the engine that a config names; for imitation, of the built-in engine."""
     if isinstance(config, SFTConfig):
         return TorchEngine
     engine, cache_tokens = config.engine, config.play.cache_tokens
@@ -78,7 +78,7 @@ def engine_maker(config: RunConfig) -> EngineMaker:
 
 
 def servers(urls: Sequence[str], ranks: Ranks) -> tuple[str, ...]:
-    """Return the servers of this rank. No other rank uses them."""
+    """Return the addresses of the servers that this rank uses. Each server belongs to one rank."""
     return tuple(urls[ranks.rank :: ranks.count])
 
 
@@ -100,7 +100,7 @@ def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
 
 
 def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
-    """Adapt a model that was made or loaded elsewhere as if it had been opened for the run; keep it if it was."""
+    """Give a model the dtype, the engine and the adapter of the run, unless it has them already."""
     dtype = compute_type(config)
     elsewhere = isinstance(config, GRPOConfig) and config.engine.kind != "torch"
     shares_weights = any(engine.shares_weights for engine in trained_engines(local.agent))
@@ -111,9 +111,10 @@ def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
 
 
 def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str]:
-    """Return the config with all open settings chosen, and a note on what was chosen because memory is short.
+    """Choose the settings of scale and memory that a config leaves open. Return the config, and a note on what was
+    changed because memory is short ("" if nothing was). If no scale setting is open, the config is returned unchanged.
 
-    Raise an error if the device or the disk has too little space for the run. A complete config is returned unchanged.
+    Raise an error if the device or the disk has too little space for the run.
     """
     scale = config.scale
     chosen = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
@@ -169,7 +170,7 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
 
 
 def check_scale(config: RunConfig) -> None:
-    """Raise `ConfigError` for a setting without effect, and for an adapter whose base model is not saved."""
+    """Raise `ConfigError` for an optimizer offload without a GPU, and for an adapter whose base model is not saved."""
     if config.scale.optimizer_offload and find_device(config.device).type == "cpu":
         raise ConfigError(
             "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
@@ -187,16 +188,16 @@ def limits(config: GRPOConfig) -> TokenLimits:
 
 
 def check_judge(config: GRPOConfig) -> None:
-    """Raise an error if the judge cannot be reached, before a run begins or resumes."""
+    """Raise an error if the judge of a config cannot be reached. Call this before a run begins or resumes."""
     if config.recipe.judge is not None:
         with closing(open_judge(config.recipe.judge)) as judge:
             judge.check()
 
 
 def check(config: GRPOConfig) -> None:
-    """Raise an error for a config that cannot work, before anything is created. It checks the device, the judge's
-    server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and the
-    demonstrator of the tiny agent.
+    """Raise an error for a config that cannot work, before anything is created. This function checks the device, the
+    judge's server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and
+    the demonstrator of the tiny agent.
     """
     find_device(config.device)
     check_scale(config)

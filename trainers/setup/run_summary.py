@@ -1,4 +1,4 @@
-"""Describe a run in a few lines before it starts: the settings that matter, as resolved for its model."""
+"""Describe a run in a few lines before it starts: its important settings, after open ones were chosen."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from palaestra.trainers.learn.learner import Learner
 
 
 def synopsis(learner: Learner[Any]) -> str:
-    """Return the description, one line per subject."""
+    """Return the description of a learner's run, one line per subject."""
     config = learner.config
     lines = _grpo(config) if isinstance(config, GRPOConfig) else _sft(config, learner.steps)
     return "\n".join(f"{name + ':':<11}{text}" for name, text in (_model(learner), *lines))

@@ -58,7 +58,7 @@ class SeedGroup:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Result of an analysis."""
+    """Result of `analyse`: the groups that were compared."""
 
     groups: list[SeedGroup]
 

@@ -36,7 +36,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(path: Path, analysis: Analysis) -> None:
-    """Draw the panels that have curves."""
+    """Draw an image: a panel for each metric that has a curve, and one for a judge's scores if there are any."""
     sources = [source for group in analysis.groups for source in group.sources]
     names = [name for name in PANELS if any(source.curve(name) for source in sources)]
     scored_episodes = [member for group in analysis.groups for member in group.labelled]

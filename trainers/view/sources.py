@@ -1,7 +1,7 @@
 """Sources of an analysis: the folder of a run, or the episodes of one agent in one environment of an episode file.
 
 Metrics of a run are read from its metrics.jsonl; those that an older run lacks are computed from its recorded episodes,
-by the same functions. Left out: the comparison of several seeds or sources (`comparing`).
+by the same functions. Left out: the comparison of several seeds or sources (`compare_groups`).
 """
 
 import re
@@ -80,7 +80,7 @@ class AnalysisSource:
 
 
 def sources_of(paths: Sequence[Path], say: Callable[[str], object]) -> list[AnalysisSource]:
-    """Return the sources in run folders, folders of them, and episode files. `say` is called for damaged lines."""
+    """Return the sources in run folders, folders of runs, and episode files. `say` gets messages on damaged lines."""
     sources = [source for path in paths for source in (_in_folder(path, say) if path.is_dir() else _of_file(path, say))]
     if not sources:
         raise UsageError("nothing to analyse; pass runs' folders, or files of episodes (.jsonl)")
@@ -167,5 +167,5 @@ def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def pooled_medians(sources: Sequence[AnalysisSource]) -> tuple[float, float]:
-    """Return the medians over all episodes that are compared."""
+    """Return `medians_of` all episodes of these sources."""
     return medians_of([episode for source in sources for facts in source.facts.values() for episode in facts])

@@ -1,1 +1,1 @@
-"""vLLM as an engine: its servers sample over HTTP, and take a trainer's weights. Left out: starting them (`launch`)."""
+"""An engine of vLLM servers, which sample turns over HTTP with the weights that a trainer sends them."""

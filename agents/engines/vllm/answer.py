@@ -1,6 +1,6 @@
-"""Reads and validates one answer of `/inference/v1/generate`.
+"""Read and validate one answer of a vLLM server to a request to `/inference/v1/generate`.
 
-Left out: sending the request.
+Left out: sending the request (`replica`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,12 +13,12 @@ _POSITIVE = 1e-3
 
 
 class Wrong(Exception):
-    """Raised if an answer does not fit its request."""
+    """Raised if a server's answer is malformed or does not fit the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The tokens that a server sampled, with the name of the weights behind each token."""
+    """The tokens that a server sampled, with their log-probs and the name of the weights that sampled each token."""
 
     ids: list[int]
     logprobs: list[float]
@@ -27,7 +27,7 @@ class Sampled:
 
 
 def read(document: Any, *, max_tokens: int, stops: Collection[int], words: int) -> Sampled:
-    """Return the turn in an answer. `words` is the size of the vocabulary."""
+    """Return the turn in an answer. Raise `Wrong` if it is not valid. `words` is the size of the vocabulary."""
     choices = document.get("choices") if isinstance(document, Mapping) else None
     choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     if not isinstance(choice, Mapping):
@@ -68,7 +68,7 @@ def _logprobs(field: Any, ids: Sequence[int]) -> list[float]:
 
 
 def _tags(spans: Any, count: int) -> list[str]:
-    """Return the name of the weights behind each token."""
+    """Return the name of the weights that sampled each of `count` tokens."""
     tags: list[str] = []
     for span in spans if isinstance(spans, list) else []:
         if not (isinstance(span, Mapping) and span.get("start") == len(tags) and type(span.get("end")) is int):

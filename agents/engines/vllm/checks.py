@@ -1,6 +1,6 @@
-"""Checks of whether a run can be trained with a server. Each reason against it is one sentence.
+"""Check whether a run can be trained with a vLLM server. If not, the reason is one sentence.
 
-Left out: whether its answers are valid, which is checked for every answer (`answer`).
+Left out: whether the server's answers are valid; `answer` checks every answer.
 """
 
 import re
@@ -18,7 +18,7 @@ _TEXTS = ("What is 17 * 23? Answer: 391", "naïve ünïcode, 東京 🙂")
 
 
 async def described(replica: Replica, config: Any) -> dict[str, Any]:
-    """Return the server's description of its model. Raise `RequestRejected` if it does not fit this config."""
+    """Return the server's description of its model. Raise `RequestRejected` if the model does not fit this config."""
     version_answer = await _ask(replica, "/version")
     version = version_answer.get("version") if isinstance(version_answer, Mapping) else None
     numbers = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
@@ -51,7 +51,7 @@ async def described(replica: Replica, config: Any) -> dict[str, Any]:
 
 
 def refused_on_cpu(config: Any) -> str:
-    """Return why vLLM's CPU build does not serve a model, or "" if no reason is known."""
+    """Return why vLLM's CPU build cannot serve a model, or "" if no reason is known."""
     inner = config.get_text_config()
     heads = getattr(inner, "num_attention_heads", None)
     width = getattr(inner, "head_dim", None) or (inner.hidden_size // heads if heads else 0)
@@ -63,7 +63,7 @@ def refused_on_cpu(config: Any) -> str:
 
 
 async def tokenizer_fault(replica: Replica, tokenizer: Any) -> str:
-    """Return how the server's tokenizer differs from the one in training, or "" if it does not."""
+    """Return how the server's tokenizer differs from that of the model in training, or "" if they are equal."""
     control = "".join(sorted(tokenizer.get_added_vocab(), key=tokenizer.get_added_vocab().__getitem__))
     for text in (*_TEXTS, control):
         if not text:

@@ -1,9 +1,9 @@
-"""The engine that samples turns on vLLM servers, which take a trainer's weights.
+"""The engine that samples turns on vLLM servers, with the weights that a trainer sends them.
 
-Token ids go in and come out, with the log-probs of the distribution that was sampled from and the version of the
-weights behind each. A turn's noise is seeded by the run, the episode and the turn, so that curves repeat as far as the
-server's sums do: their last bits depend on which rows it computes together. Weights travel as files, or from GPU to GPU
-(`transfer`). Before the first turn the servers are given the model's weights as they are, whatever they hold.
+Requests and answers are token ids. Each sampled token comes with the log-prob in the distribution that it was sampled
+from, and with the version of the weights. The seed of a turn depends only on the run, the episode and the turn, so
+curves repeat, except that the last bits of a server's sums depend on which rows it computes together. Weights are sent
+as files, or from GPU to GPU (`transfer`). Before the first turn the servers get the present weights of the model.
 
 Left out: starting servers (`palaestra serve vllm`).
 """
@@ -36,7 +36,7 @@ _EXTRA_SECONDS = 10.0
 
 
 class VllmEngine(BackgroundEngine):
-    """Several servers as one engine. Close it: it owns a thread, connections and a folder of weights."""
+    """One engine for several servers. Close it after use: it owns a thread, connections and a folder of weights."""
 
     shares_weights = False
 
@@ -54,10 +54,10 @@ class VllmEngine(BackgroundEngine):
         restart_seconds: float = 300.0,
         api_key_env: str = "",
     ) -> None:
-        """`model` is the one in training. `slots` is ignored: the servers decide how many turns run at once.
+        """`model` is the model in training. `slots` is ignored: the servers decide how many turns run at once.
 
-        `weights_folder` is a shared folder for weights, if the servers are on other machines. `answer_seconds` is the
-        timeout of one turn, without pauses, and `restart_seconds` that of a server's return.
+        `weights_folder` is a folder that servers on other machines can read too. `answer_seconds` is the timeout of one
+        turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again.
         """
         if not urls:
             raise UsageError(
@@ -81,7 +81,7 @@ class VllmEngine(BackgroundEngine):
 
     @property
     def sampled(self) -> int:
-        """Return the count of tokens of all turns, as far as the servers report it."""
+        """Return the number of sampled tokens of all turns, as reported by the servers."""
         return self._fleet.sampled
 
     def submit(self, request: Request) -> int:
@@ -113,14 +113,14 @@ class VllmEngine(BackgroundEngine):
         return self._start(ticket, partial(self._fleet.answer, turn, self._stops, self._words), turn)
 
     def cancel(self, ticket: int) -> None:
-        """Cancel a turn; the server stops it."""
+        """Cancel a turn, and make its server stop sampling it."""
         if ticket in self._live:
             future, turn = self._live.pop(ticket)
             turn.cancelled = True
             self._background.submit(self._fleet.cancel(turn, future))
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Send these weights to every server. Turns in flight continue with them, and recompute their rows."""
+        """Send these weights to every server. Running turns continue with them after their rows are computed again."""
         if not self._longest:
             self._require_servers()
         pairs = dict(tensors)
@@ -134,21 +134,21 @@ class VllmEngine(BackgroundEngine):
         self.version, self._has_weights = version, True
 
     def pause(self, mode: PauseMode = "keep") -> None:
-        """Sample nothing more until `resume`."""
+        """Stop sampling until `resume`."""
         self._paused = True
         self._wait(self._fleet.pause(mode))
 
     def resume(self) -> None:
-        """Sample again."""
+        """End a pause: sampling continues."""
         self._paused = False
         self._wait(self._fleet.resume())
 
     def release(self) -> None:
-        """Let the servers free memory, if they can."""
+        """Make the servers free memory, if they support it. Sampling stops until `reclaim`."""
         self._wait(self._fleet.release())
 
     def reclaim(self) -> None:
-        """Let the servers take their memory again."""
+        """Make the servers allocate the memory that `release` freed. Sampling continues if the engine is not paused."""
         self._wait(self._fleet.reclaim(self._paused))
 
     def health(self) -> str:
@@ -156,7 +156,7 @@ class VllmEngine(BackgroundEngine):
         return "; ".join(self._faults(self._shape_fault))
 
     def check(self, tokenizer: Any, longest_row: int) -> None:
-        """Raise UsageError if a server is missing, has another model or tokenizer, or too short rows."""
+        """Raise UsageError if a server does not answer, or has another model, another tokenizer or too short rows."""
         faults = self._faults(self._shape_fault) or self._faults(lambda replica: tokenizer_fault(replica, tokenizer))
         if faults:
             raise UsageError("; ".join(faults))
@@ -178,7 +178,7 @@ class VllmEngine(BackgroundEngine):
     def _give_function(
         self, pairs: list[tuple[str, Any]], number: int
     ) -> tuple[Callable[[Replica], Awaitable[None]], bool]:
-        """Return a function that gives a server these weights, and whether it can be called again later."""
+        """Return a function that sends these weights to a server, and whether it can be called again later."""
         if self._transfer_kind == "files":
             self._files = self._files or WeightFiles(self._folder)
             return from_files(self._files.write(pairs, number, self._dtype)), True
@@ -199,7 +199,7 @@ class VllmEngine(BackgroundEngine):
         return ""
 
     def _faults(self, look: Callable[[Replica], Awaitable[str]]) -> list[str]:
-        """Return the fault of each server that has one, within seconds."""
+        """Call `look` for every server, with a timeout of seconds, and return the faults that it finds."""
 
         async def check_replica(replica: Replica) -> str:
             try:
@@ -216,7 +216,7 @@ class VllmEngine(BackgroundEngine):
         return self._wait(check_all())
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work on the loop and return its result."""
+        """Run a coroutine on the engine's event loop, wait for it, and return its result."""
         future = self._background.submit(work)
         try:
             return future.result(self._longest_wait + _EXTRA_SECONDS)

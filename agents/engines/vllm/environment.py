@@ -1,8 +1,8 @@
-"""A separate virtual environment for vLLM: its requirements mostly conflict with those of this package.
+"""Make a separate virtual environment for vLLM, because its requirements mostly conflict with those of this package.
 
-On a machine without a GPU it is the CPU build, of which two traps are avoided: it needs torch's own CPU wheel, and the
-torchvision, torchaudio and torchcodec that come with it do not fit that wheel, and break the import of transformers.
-Quick when it is up to date. Left out: which vLLM servers an engine takes (`checks`).
+On a computer without a GPU, vLLM's CPU build is installed. It needs torch's own CPU wheel. The torchvision, torchaudio
+and torchcodec that are installed with it do not fit that wheel and break the import of transformers, so they are
+removed. An environment that is up to date is not made again. Left out: which vLLM servers an engine accepts (`checks`).
 """
 
 import shutil
@@ -26,12 +26,15 @@ def kind_here() -> str:
 
 
 def default_folder(kind: str) -> Path:
-    """Return the default folder of the environment."""
+    """Return the default folder of the environment for this kind, `cuda` or `cpu`."""
     return Path.home() / ".cache" / "palaestra" / f"vllm-{kind}"
 
 
 def environment(folder: Path, kind: str) -> Path:
-    """Return the Python of the environment in a folder. Make it if needed, which takes minutes and gigabytes."""
+    """Return the Python executable of the environment in a folder.
+
+    If the environment is missing or out of date, make it: this takes minutes, and gigabytes of disk.
+    """
     python, done = folder / "bin" / "python", folder / _DONE_FILE
     mark = "\n".join((*PINS[kind], sys.version, str(folder)))
     if done.is_file() and done.read_text(encoding="utf-8") == mark:

@@ -1,9 +1,9 @@
-"""Several vLLM servers as one: choose a server for each turn, retry turns, and track which server has which weights.
+"""Use several vLLM servers as one: choose a server for each turn, retry turns, and record each server's weights.
 
-Only servers with the newest weights are used, the least loaded first. A server that is gone, or that answers from
-other weights, or wrongly, is set aside; its turns are retried, on another server or on the same one when it is back,
-after it was given the newest weights. A turn whose tries or time are used up gets a fault.
-Everything here happens on one event loop. Left out: keeping a row's turns on one server, whose cache knows them.
+Only servers with the newest weights get turns, the server with the fewest running turns first. A server that does not
+answer, or answers with other weights, gets no turns until it answers again and was given the newest weights; its turns
+are retried on any ready server. A turn fails with a fault after too many tries or too much time.
+All of this runs on one event loop. Left out: sending all turns of a row to the server whose cache holds the row.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 2.0
 
 @dataclass(eq=False, slots=True)
 class PendingRequest:
-    """A request in flight."""
+    """A request that is not answered yet."""
 
     ticket: int
     body: dict[str, Any]
@@ -46,7 +46,7 @@ class PendingRequest:
 
 
 class Fleet:
-    """All servers of an engine."""
+    """All servers of an engine. Its coroutines must run on one event loop."""
 
     def __init__(self, urls: Collection[str], secret: Secret, answer_seconds: float, restart_seconds: float) -> None:
         self.replicas = [Replica(url, secret) for url in urls]
@@ -64,7 +64,7 @@ class Fleet:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def answer(self, turn: PendingRequest, stops: Collection[int], words: int) -> Completion | None:
-        """Return the completion of a turn, which may be a fault; None if the turn was cancelled."""
+        """Return the completion of a turn, which holds a fault if all tries failed; None if the turn was cancelled."""
         tries, reason = 0, ""
         self._note(asyncio.current_task())
         while tries < TRIES:
@@ -103,7 +103,7 @@ class Fleet:
         return Completion(turn.ticket, fault=f"given up after {tries} tries: {reason}")
 
     async def cancel(self, turn: PendingRequest, task: "Future[None]") -> None:
-        """Let a server stop a turn, so that its tokens are counted; close the connection if that takes long."""
+        """Make the server end a turn and report its tokens. If that takes too long, close the connection."""
         turn.cancelled = True
         try:
             if turn.at is not None:
@@ -115,7 +115,7 @@ class Fleet:
             task.cancel()
 
     async def update(self, tag: str, version: int, give: Callable[[Replica], Awaitable[None]], keeps: bool) -> None:
-        """Give new weights to all servers that answer, at least one. `keeps`: `give` may be called again later."""
+        """Give new weights to all servers; raise `Broken` if none takes them. `keeps` allows a later call of `give`."""
         self._tag, self.numbers[tag] = tag, (len(self.numbers), version)
         self._give = give
         for replica in self.replicas:
@@ -137,7 +137,7 @@ class Fleet:
             ) from None
 
     async def pause(self, mode: PauseMode) -> None:
-        """Stop sampling everywhere."""
+        """Stop sampling on all servers until `resume`."""
         self._open.clear()
         self._pauses += 1
         seconds = self._answer_seconds if mode == "wait" else LOAD_SECONDS
@@ -145,13 +145,13 @@ class Fleet:
         await self._settle(mode != "keep")
 
     async def resume(self) -> None:
-        """Sample again, unless the memory is released."""
+        """End a pause: sampling continues, unless the servers' memory is released."""
         if not self._released:
             await self._all(Replica.resume)
             self._open.set()
 
     async def release(self) -> None:
-        """Free memory; turns begin again."""
+        """Make the servers free memory. Their running turns end, and begin again after `reclaim`."""
         self._open.clear()
         self._pauses += 1
         self._released = True
@@ -159,14 +159,14 @@ class Fleet:
         await self._settle(True)
 
     async def reclaim(self, paused: bool) -> None:
-        """Let the servers take their memory again."""
+        """Make the servers allocate their memory again. Sampling continues, unless `paused`."""
         await self._all(lambda replica: _quiet(replica.ask("/wake_up", {}, LOAD_SECONDS)))
         self._released = False
         if not paused:
             await self.resume()
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for them, so that connections being opened end in order."""
+        """Cancel all tasks and wait for them, so that no connection is left half open."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -179,7 +179,7 @@ class Fleet:
 
     @property
     def busy(self) -> bool:
-        """Return whether there is work to `stop`."""
+        """Return whether there are tasks for `stop` to cancel."""
         return bool(self._tasks)
 
     def _note(self, task: "asyncio.Task[Any] | None") -> None:
@@ -188,7 +188,7 @@ class Fleet:
             task.add_done_callback(self._tasks.discard)
 
     async def _free(self) -> Replica | None:
-        """Return the least loaded ready server; None if none becomes ready in time. Pauses do not count."""
+        """Return the ready server with the fewest turns. Return None if none becomes ready in time, pauses excluded."""
 
         async def ready() -> None:
             await self._up.wait()
@@ -204,7 +204,7 @@ class Fleet:
                 return None
 
     async def _patiently(self, work: Awaitable[Any], seconds: float | None = None) -> Any:
-        """Await work with a timeout whose clock stops while the engine is paused."""
+        """Await work. Raise `Lost` after the timeout, which does not count the time in which the engine is paused."""
         task, remaining_seconds = asyncio.ensure_future(work), seconds or self._answer_seconds
         clock = asyncio.get_running_loop().time
         try:
@@ -221,7 +221,7 @@ class Fleet:
                 await asyncio.wait({task}, timeout=_ABORT_SECONDS)
 
     async def _give_weights(self, replica: Replica) -> bool:
-        """Give a server the newest weights, between two of its steps; return whether it has them."""
+        """Pause a server, give it the newest weights, and continue. Return whether the server now has them."""
         async with replica.lock:
             tag, give = self._tag, self._give
             try:
@@ -246,7 +246,7 @@ class Fleet:
             return replica.ready
 
     def _set_aside(self, replica: Replica, reason: str) -> None:
-        """Set a server aside, and check it until it is back."""
+        """Send a server no more turns, and try again and again to give it the newest weights, until it takes them."""
         replica.ready, replica.reason = False, reason
         if not any(other.ready for other in self.replicas):
             self._up.clear()
@@ -271,7 +271,7 @@ class Fleet:
             replica.reviving = False
 
     async def _all(self, work: Callable[[Replica], Awaitable[None]]) -> None:
-        """Call `work` for every ready server; set aside a server that fails."""
+        """Call `work` for every ready server. A server for which it fails gets no more turns until it answers again."""
 
         async def attempt(replica: Replica) -> None:
             try:
@@ -282,7 +282,7 @@ class Fleet:
         await asyncio.gather(*(attempt(replica) for replica in self.replicas if replica.ready))
 
     async def _settle(self, ends: bool) -> None:
-        """Wait for answers sent before the pause; wait for all turns if the pause ends them."""
+        """Wait a moment for answers that were sent before a pause. If the pause `ends` turns, wait for all turns."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + _SETTLE_SECONDS
         await asyncio.sleep(0.05)
@@ -295,6 +295,6 @@ class Fleet:
 
 
 async def _quiet(work: Awaitable[Any]) -> None:
-    """Await a request and ignore `RequestRejected`: an old server does not have the route."""
+    """Await a request and ignore `RequestRejected`, because an older server does not have this route."""
     with suppress(RequestRejected):
         await work

@@ -1,7 +1,7 @@
-"""Runs a command in a session of its own, and kills all of that session when the command or our parent ends.
+"""Run a command in a new session, and kill all processes of that session when the command or the parent process ends.
 
-vLLM's worker processes outlive a server that is killed. Started as a file: `python keeper.py PARENT COMMAND...`.
-Standard library only.
+Without this, vLLM's worker processes would continue after their server was killed. This file is started as a script,
+`python keeper.py PARENT COMMAND...` with the parent's process id, and uses only the standard library.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Run the command until it or the parent ends."""
+    """Run the command until it ends or the parent process ends."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     os.setsid()
     signal.signal(signal.SIGTERM, _end)

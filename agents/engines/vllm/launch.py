@@ -1,6 +1,6 @@
-"""A vLLM server as a child process: started with our settings, waited for, ended with all that it started.
+"""Run a vLLM server as a child process: start it with palaestra's settings, wait until it answers, and end it.
 
-Left out: the environment that it runs in (`environment`), and when it is started again (`palaestra serve vllm`).
+Left out: the virtual environment of the server (`environment`), and when to start it again (`palaestra serve vllm`).
 """
 
 import json
@@ -29,7 +29,7 @@ _MODULE = "palaestra_vllm_worker"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Settings of a vLLM server: the model, and how it is served."""
+    """Settings of a vLLM server: the model, and the options of the server."""
 
     python: Path
     model: str
@@ -46,7 +46,7 @@ class Launch:
     """Further options of vLLM's command line."""
 
     def command(self, port: int) -> list[str]:
-        """Return the command. It avoids the program `vllm`, which fails in the CPU build for lack of metadata."""
+        """Return the command that starts the server, without the program `vllm`, which fails in the CPU build."""
         words = [str(self.python), "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
         words += ["--host", self.host, "--port", str(port), "--dtype", self.dtype]
         words += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--generation-config", "vllm"]
@@ -62,7 +62,7 @@ class Launch:
         return [*words, *self.options]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Return the environment variables of the server process. `folder` holds our worker extension."""
+        """Return the environment variables of the server process. `folder` holds the worker extension (`worker`)."""
         path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
         variables = {
             "PYTHONPATH": path,
@@ -82,10 +82,10 @@ class Launch:
 
 
 class Server:
-    """One server, which may be started again on the same port. It ends with this process."""
+    """One server process, which can be started again on the same port. It ends when this process ends."""
 
     def __init__(self, launch: Launch, port: int, folder: Path) -> None:
-        """`folder` holds the server's log, the worker extension, and the path of its newest weights."""
+        """Prepare `folder`: it will hold the server's log, the worker extension, and the path of the newest weights."""
         self.launch, self.folder = launch, folder
         self.port = port or _free_port(launch.host)
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(launch.host, launch.host)
@@ -101,7 +101,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process; the server answers about half a minute later."""
+        """Start the server process. It answers after about half a minute (`wait`)."""
         command = [sys.executable, keeper.__file__, str(os.getpid()), *self.launch.command(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -109,7 +109,7 @@ class Server:
             )
 
     def wait(self, seconds: float) -> None:
-        """Wait until the server answers. Raise `Broken` if it exits or takes too long."""
+        """Wait until the server answers. Raise `Broken` if it exits, or does not answer within this many seconds."""
         deadline = time.monotonic() + seconds
         while not self.healthy():
             if not self.runs:
@@ -120,7 +120,7 @@ class Server:
         self.ask("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 2}}, _WARM_SECONDS)
 
     def restore(self) -> str:
-        """Give a restarted server the newest weights that it had before; return the outcome as text."""
+        """Make a restarted server load the newest weights that it had before. Return a text on which weights it has."""
         newest = self.folder / "newest"
         if not newest.is_file():
             return "it has the model's own weights"
@@ -143,7 +143,7 @@ class Server:
         return True
 
     def ask(self, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
-        """Send a request and return the JSON of its answer."""
+        """Send a request (a GET if `body` is None, otherwise a POST) and return the JSON of the answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         # No proxy: the server is on this machine.

@@ -1,6 +1,6 @@
-"""One vLLM server over HTTP. Every request has a timeout, and every failure is raised as `Lost` or `RequestRejected`.
+"""Client of one vLLM server over HTTP. Each failed request raises `Lost` or `RequestRejected`.
 
-Left out: the choice of a server, and what happens without it (`fleet`).
+Left out: the choice of a server for a turn, and what to do if a server fails (`fleet`).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _TOKEN_BYTES = 1024
 
 
 class Lost(Exception):
-    """Raised if the server does not answer, or answers wrongly. It may come back."""
+    """Raised if the server does not answer, or gives no valid answer. It may answer later."""
 
 
 class RequestRejected(Exception):
@@ -32,7 +32,7 @@ class RequestRejected(Exception):
 
 
 class Replica:
-    """A client of one server, for use on one event loop."""
+    """Client of one server. All its methods must be called on one event loop."""
 
     def __init__(self, url: str, secret: Secret) -> None:
         self.url = address_of(url, "engine.urls", "http://127.0.0.1:8000")
@@ -48,7 +48,7 @@ class Replica:
         """Reason why the server is not ready, or ""."""
 
     async def generate(self, body: Mapping[str, Any], max_tokens: int) -> Any:
-        """Return the JSON of a turn; without a timeout."""
+        """Request a turn and return the JSON of the answer. There is no timeout for the whole turn."""
         return await self._send("/inference/v1/generate", body, _BODY_BYTES + _TOKEN_BYTES * max_tokens)
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = CONTROL_SECONDS) -> Any:
@@ -60,7 +60,7 @@ class Replica:
             raise Lost(f"{self.url}{path} gave no answer within {seconds:g} s") from None
 
     async def call(self, method: str, seconds: float, **words: str) -> list[dict[str, Any]]:
-        """Run a method of `worker` in each of the server's workers; return the results."""
+        """Run a method of the extension `worker` in each worker process of the server; return the results."""
         reply = await self.ask("/collective_rpc", {"method": method, "kwargs": words}, seconds)
         results = reply.get("results") if isinstance(reply, dict) else None
         if not isinstance(results, list) or not results or not all(isinstance(result, dict) for result in results):
@@ -73,19 +73,19 @@ class Replica:
         return results
 
     async def abort(self, request: str) -> None:
-        """End a turn; the server then answers it at once."""
+        """Make the server end the request with this id. It then answers with the tokens sampled so far."""
         await self.ask("/abort_requests", {"request_ids": [f"generate-tokens-{request}"]})
 
     async def pause(self, mode: PauseMode, seconds: float = CONTROL_SECONDS) -> None:
-        """Stop sampling."""
+        """Make the server stop sampling until `resume`."""
         await self.ask(f"/pause?mode={mode}", {}, seconds)
 
     async def resume(self) -> None:
-        """Sample again."""
+        """End a pause: the server continues to sample."""
         await self.ask("/resume", {})
 
     async def renamed(self, tag: str) -> None:
-        """Set the name of the server's weights, and drop all caches of older weights."""
+        """Give the server's weights a new name, and drop all caches that older weights computed."""
         await self.ask("/update_weight_version", {"new_version": tag})
         reply = await self.ask("/reset_prefix_cache?reset_running_requests=true", {})
         if not (isinstance(reply, dict) and reply.get("success")):

@@ -1,9 +1,9 @@
-"""Weights from a trainer's GPU to the GPUs of vLLM servers, by vLLM's own means: NCCL, or CUDA's shared memory (IPC).
+"""Send weights from a trainer's GPU to vLLM servers' GPUs with vLLM's own code: NCCL, or CUDA's shared memory (IPC).
 
-The trainer's side is vLLM's own too, so it must be installed beside the trainer: palaestra[vllm]. A server is started
-with the same means (`palaestra serve vllm --transfer nccl`). IPC is for servers that share the trainer's GPU. A server
-that was restarted gets weights at the next update, not before. Written against the source of vllm 0.32 and 0.33, and
-never run on a GPU. Left out: several trainer processes, and models that are sharded over them.
+The trainer runs vLLM's code too, so its environment must have vLLM installed: palaestra[vllm]. A server must be started
+for the same kind of transfer (`palaestra serve vllm --transfer nccl`). IPC works only if server and trainer use the
+same GPU. A restarted server gets no weights before the next update. This module was written from the source of vllm
+0.32 and 0.33 and never ran on a GPU. Left out: several trainer processes, and models that are sharded over them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _FAILED = (OSError, RuntimeError, ValueError)
 
 
 class Transfer:
-    """The trainer's side of the transfers: one end for each server, opened when it first gets weights."""
+    """The trainer's side of the transfers: one sender per server, opened when the server first gets weights."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -43,7 +43,7 @@ class Transfer:
         return give
 
     def close(self) -> None:
-        """Shut down all ends."""
+        """Shut down all senders."""
         for end in self._ends.values():
             end.shutdown()
         self._ends.clear()
@@ -87,7 +87,7 @@ class Transfer:
 
 
 def _meeting_place(url: str) -> tuple[str, int]:
-    """Return an address of this machine that a server reaches, and a free port."""
+    """Return an address of this computer that the server at `url` can reach, and a free port of this computer."""
     host, _, port = url.partition("://")[2].partition("/")[0].rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
         towards.connect((host or "127.0.0.1", int(port or 80)))  # Sends nothing; it only chooses a route.

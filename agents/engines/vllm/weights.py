@@ -1,4 +1,4 @@
-"""Passes weights to servers as safetensors files, in a folder that the servers see too, and checks what they loaded.
+"""Give weights to servers as safetensors files in a folder that they can read too, and check what they have loaded.
 
 Left out: transfers between GPUs (`transfer`).
 """
@@ -25,7 +25,7 @@ class WeightFiles:
     """A temporary folder that holds the newest weights; it is removed when the process ends."""
 
     def __init__(self, parent: str = "") -> None:
-        """`parent` is a folder that the servers see under the same path; "" means this machine's temporary folder."""
+        """`parent` is a folder that the servers read under the same path; "" is this computer's temporary folder."""
         if parent:
             Path(parent).mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="palaestra-weights-", dir=parent or None))
@@ -34,7 +34,7 @@ class WeightFiles:
         self._folders: list[Path] = []
 
     def write(self, pairs: Iterable[tuple[str, Any]], number: int, dtype: torch.dtype) -> Path:
-        """Write these weights to a new folder and return it; it gets its name when it is complete."""
+        """Write these weights to a new folder and return it. The folder gets its final name when it is complete."""
         half, whole = self._folder / f"{number}.half", self._folder / str(number)
         half.mkdir()
         tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in pairs}
@@ -47,7 +47,7 @@ class WeightFiles:
 
 
 def from_files(folder: Path) -> Callable[[Replica], Awaitable[None]]:
-    """Return a function that makes a server load the weights in a folder, and checks its output head against them."""
+    """Return a function that makes a server load the weights in a folder, and checks that its output head uses them."""
 
     async def give(replica: Replica) -> None:
         results = await replica.call("palaestra_load", LOAD_SECONDS, folder=str(folder))

@@ -1,12 +1,13 @@
 """The extension of vLLM's worker: it describes the served model, and loads new weights from files.
 
-This module runs inside the server, in an environment without palaestra: `palaestra serve vllm` copies it there, and
-vLLM mixes `Palaestra` into its worker (`--worker-extension-cls`). It stands alone: torch and the standard library.
+This module runs inside the server, in an environment without palaestra, so it imports only torch and the standard
+library. `palaestra serve vllm` copies the file, and vLLM adds the methods of `Palaestra` to its worker
+(`--worker-extension-cls`).
 
-vLLM on CPU keeps a prepacked copy of its output head. Where the head is tied to the embeddings, a reload renews the
-embeddings and not that copy, and the server silently continues to sample from the old head. So the head is packed
-again after every reload, and tested: for a hidden state that is 1 in one place and 0 elsewhere it must return a column
-of its weights. Left out: transfers between GPUs, which are vLLM's own.
+vLLM on CPU keeps a prepacked copy of its output head. If the head is tied to the embeddings, a reload replaces the
+embeddings but not that copy, and the server silently continues to sample with the old head. So the head is packed again
+and tested after every reload: for a hidden state that is 1 at one index and 0 elsewhere, it must return a column of its
+weights. Left out: transfers between GPUs, for which vLLM has its own code.
 """
 
 import os
@@ -17,7 +18,7 @@ import torch
 
 
 class Palaestra:
-    """Methods for `/collective_rpc`; vLLM mixes them into its worker."""
+    """Methods that vLLM adds to its worker, and that requests to `/collective_rpc` call."""
 
     vllm_config: Any
     model_runner: Any
@@ -39,9 +40,9 @@ class Palaestra:
         }
 
     def palaestra_load(self, folder: str, only: str = "") -> dict[str, Any]:
-        """Load all weights from the safetensors files in a folder; return the head's largest difference from them.
+        """Load all weights from the safetensors files in a folder. Return how far the head's outputs differ from them.
 
-        `only="first"` is for a restarted server: it loads nothing if a trainer has already given newer weights.
+        With `only="first"`, for a restarted server, load nothing if a trainer has already sent newer weights.
         """
         if only == "first" and getattr(self, "_palaestra_given", False):
             return {"head_gap": 0.0}
@@ -65,7 +66,9 @@ class Palaestra:
 
     @torch.inference_mode()
     def _palaestra_head(self) -> float:
-        """Pack the output head again if this platform packs it; return its largest difference from its weights."""
+        """Pack the output head again if this platform packs it. Return the largest difference between its outputs and
+        its weights.
+        """
         head = getattr(self.model_runner.get_model(), "lm_head", None)
         method = getattr(head, "quant_method", None)
         if head is None or method is None or not isinstance(getattr(head, "weight", None), torch.Tensor):

@@ -1,7 +1,8 @@
-"""`ChromiumBrowser`: Chromium behind the interface of browsers, with JavaScript, one in each process.
+"""`ChromiumBrowser`: Chromium with JavaScript, with the same interface as the text browser; one in each process.
 
-It runs on an event loop in a separate thread, so that any loop and any thread may use its sessions. It can reach
-only its allow-list, through a proxy of each session; without one, only sites of this process. Not supported: snapshots.
+It runs on an event loop in a separate thread, so that any loop and any thread may use its sessions. It reaches the
+hosts of its allow-list through a proxy of each session; with no allow-list, it reaches only sites of this process. Not
+supported: snapshots.
 """
 
 import os
@@ -20,7 +21,7 @@ VIEWS = ("numbered", "accessibility")
 
 
 class ChromiumBrowser:
-    """Opens sessions, each in a separate context: no cookie, store or cache is shared."""
+    """Opens sessions, each in a separate context: sessions share no cookie, storage or cache."""
 
     waits = True
 
@@ -34,12 +35,13 @@ class ChromiumBrowser:
         max_episodes: int = 200,
         max_memory_mb: int = 4096,
     ) -> None:
-        """The browser starts with its first session's first action.
+        """Chromium starts when its first session takes its first action.
 
-        `allow` lists the hosts that may be reached (`envs.browser.network.allow`). `view` is numbered, or
-        accessibility: the tree that screen readers get, and the numbers below it. `sandboxed` is Chromium's own sandbox
-        around its pages; it has none as root. Of more episodes than `max_contexts` some wait. After `max_episodes`, or
-        with so much memory of its own, a new browser takes the next episodes.
+        `allow` lists the hosts that may be reached (`envs.browser.network.allow`). `view` is "numbered", or
+        "accessibility": the tree that screen readers get, with the numbered text below it. `sandboxed` tells whether
+        Chromium puts its pages into its own sandbox; None means yes, except as root, where Chromium cannot. At most
+        `max_contexts` episodes run at a time, others wait. A new Chromium takes the next episodes after `max_episodes`,
+        or when the old one uses `max_memory_mb` of memory.
         """
         if view not in VIEWS:
             raise UsageError(f"view is {view!r}; expected {' or '.join(map(repr, VIEWS))}")
@@ -56,13 +58,13 @@ class ChromiumBrowser:
         )
 
     def session(self, sites: Mapping[str, Site]) -> ChromiumSession:
-        """Return a new tab; its context opens with its first action."""
+        """Return a new tab. Its context opens when the tab takes its first action."""
         session = ChromiumSession(self._loop, self._engine, self._allow, sites, self._view)
         self._sessions.add(session)
         return session
 
     def restore(self, state: Any) -> NoReturn:
-        """Raise UsageError, because there are no snapshots."""
+        """Raise UsageError, because Chromium has no snapshots."""
         raise UsageError("a page in Chromium has no snapshot; use the text browser (browser='text') for branches")
 
     def close(self) -> None:

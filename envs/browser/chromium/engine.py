@@ -1,7 +1,7 @@
-"""Chromium's processes: Playwright's driver, the browser, one context for each episode, new browsers for old.
+"""Chromium's processes: Playwright's driver, the browser, one context for each episode; old browsers are replaced.
 
-Driver and browser hold pipes to this process, so they end with it, even after SIGKILL. Used on one event loop. Not
-here: what an episode does with its page (`session`).
+Driver and browser hold pipes to this process, so they end with it, even after SIGKILL. All functions run on one event
+loop. Not here: what an episode does with its page (`session`).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ PROFILES = "playwright_chromiumdev_profile-*"
 
 
 def find_chromium(executable: str | None = None) -> str:
-    """Return the path of a Chromium: the given one, that of CHROMIUM, one on the path, or Playwright's own."""
+    """Return the path of a Chromium: `executable`, or else the variable CHROMIUM, one on PATH, or Playwright's own."""
     try:
         import playwright  # noqa: F401
     except ImportError as error:
@@ -69,7 +69,7 @@ class Running:
     """True when no more episodes start in it; it is closed with its last one."""
 
     def ended(self) -> None:
-        """Note that its process is gone, and notify its contexts."""
+        """Mark the browser as retired, because its process has ended, and notify its contexts."""
         self.retired = True
         for tell in list(self.contexts.values()):
             tell()
@@ -87,7 +87,7 @@ class ChromiumProcesses:
         self._current: Running | None = None
 
     async def open(self, options: Mapping[str, Any], ended: Callable[[], None]) -> tuple[Running, Any]:
-        """Return the browser and a new context for an episode. Wait if all are in use.
+        """Return the browser and a new context for an episode. Wait while `max_contexts` contexts are open.
 
         `ended` is called if the browser ends by itself.
         """
@@ -106,7 +106,7 @@ class ChromiumProcesses:
             raise Broken(f"Chromium gave no context: {str(error).splitlines()[0][:300]}") from error
 
     async def leave(self, running: Running, context: Any) -> None:
-        """Close a context, and its browser if that is retired and empty."""
+        """Close a context. Close its browser too if that is retired and has no other context."""
         if running.contexts.pop(context, None) is None:
             return
         try:
@@ -167,13 +167,13 @@ class ChromiumProcesses:
 
 
 async def memory(running: Running) -> int:
-    """Return the bytes that only the processes of a browser use."""
+    """Return the number of bytes that the processes of a browser use and do not share."""
     reply = await running.protocol.send("SystemInfo.getProcessInfo")
     return sum(private_bytes(process["id"]) for process in reply["processInfo"])
 
 
 def private_bytes(pid: int) -> int:
-    """Return the bytes that a process holds and does not share; 0 if it is gone."""
+    """Return the number of bytes that a process uses and does not share; 0 if the process has ended."""
     try:
         _, resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[:3]
     except (OSError, ValueError):
@@ -182,7 +182,7 @@ def private_bytes(pid: int) -> int:
 
 
 def sweep() -> None:
-    """Remove profiles that were left because their browser was killed together with its driver."""
+    """Remove the profile folders of browsers that were killed together with their driver."""
     for folder in Path(tempfile.gettempdir()).glob(PROFILES):
         with suppress(OSError, ValueError):
             host, _, pid = os.readlink(folder / "SingletonLock").rpartition("-")

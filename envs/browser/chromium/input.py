@@ -28,7 +28,7 @@ _KEYS = {
 
 
 async def click(tab: Tab, number: int) -> None:
-    """Move the mouse to an element, follow where that moves it to, and click."""
+    """Move the mouse to an element and click. If the element moves away, the mouse follows it first."""
     at = await tab.act("aim", number, None)
     for _ in range(MAX_AIMS):
         if not at or at["settled"]:
@@ -45,7 +45,7 @@ async def _mouse(tab: Tab, kind: str, at: Mapping[str, float], button: str) -> N
 
 
 async def type_text(tab: Tab, text: str) -> None:
-    """Type a text at the focus. If it is longer than MAX_KEYS, all but the last key is inserted at once."""
+    """Type a text at the focus. If it is longer than MAX_KEYS, all but its last character is inserted at once."""
     inserted, typed = (text[:-1], text[-1]) if len(text) > MAX_KEYS else ("", text)
     if inserted:
         await tab.send("Input.insertText", {"text": inserted})
@@ -57,7 +57,7 @@ async def type_text(tab: Tab, text: str) -> None:
 
 
 def strokes(text: str) -> Iterator[str | list[dict[str, Any]]]:
-    """Split a text into steps: key events to send together, or a text without keys (line breaks, emoji) to insert."""
+    """Split a text into steps: key events to send together, or text to insert that has no keys (line breaks, emoji)."""
     for typed, group in groupby(text, lambda character: character.isprintable() and ord(character) < 0x10000):
         part = "".join(group)
         if not typed:

@@ -1,8 +1,8 @@
-"""Options with which Chromium starts, so that a page can reach the network only through the proxy of its context.
+"""Options for starting Chromium, so that a page can reach the network only through the proxy of its context.
 
-The proxy (`envs.browser.network.proxy`) is the boundary. The flags close the ways around it: UDP of WebRTC and
-QUIC, look-ups of names, and Chromium's background requests. Addresses of this machine (file:, chrome:) use no proxy;
-Chromium stops web pages from opening them, and `check_scheme` stops agents. Not here: starting it.
+The proxy (`envs.browser.network.proxy`) is the boundary. The flags close the ways around it: UDP of WebRTC and QUIC,
+look-ups of names, and Chromium's background requests. Addresses of this computer (file:, chrome:) use no proxy:
+Chromium stops web pages from opening them, and `check_scheme` stops agents. Not here: starting Chromium (`engine`).
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ SCHEMES = ("http", "https", "about")
 
 
 def context_options(proxy: str) -> dict[str, Any]:
-    """Return the arguments of `new_context` for the proxy's address. The bypass sends even loopback through it."""
+    """Return the arguments of `new_context` for a proxy's address. The bypass sends even loopback through the proxy."""
     return {
         "proxy": {"server": proxy, "bypass": "<-loopback>"},
         "accept_downloads": False,
@@ -35,7 +35,7 @@ def context_options(proxy: str) -> dict[str, Any]:
 
 
 def check_scheme(url: str) -> None:
-    """Raise `AddressRefused` for an address that is not of the web. Call it before opening any address."""
+    """Raise `AddressRefused` unless an address is http, https or about:blank. Call it before opening any address."""
     scheme = urlsplit(url.strip()).scheme.lower()
     if scheme not in SCHEMES or (scheme == "about" and url.strip() != "about:blank"):
         raise AddressRefused(f"addresses begin with http:// or https://, not with {scheme[:20]}:")

@@ -1,7 +1,7 @@
-"""Sites of this process in Chromium: requests to their hosts are answered here, without a network or a port.
+"""Serve this process's sites to Chromium: this module answers requests to their hosts, without a network or a port.
 
-Not here: other hosts (`envs.browser.network`). Frames of another site run in a separate process of Chromium, so they
-stay empty.
+Not here: other hosts (`envs.browser.network`). Not supported: frames of another site, which stay empty, because
+Chromium runs them in a separate process.
 """
 
 import base64
@@ -15,7 +15,7 @@ from palaestra.errors import Broken
 
 
 async def serve(tab: Tab, sites: Mapping[str, Site]) -> None:
-    """Answer all further requests of this tab to those hosts."""
+    """Answer all further requests of this tab to the hosts of these sites."""
     if sites:
         patterns = [{"urlPattern": f"*://{host}{port}/*"} for host in sites for port in ("", ":*")]
         tab.protocol.on("Fetch.requestPaused", lambda event: tab.begin(_answer(tab, sites, event)))

@@ -1,7 +1,7 @@
 """One agent's tab in Chromium: a separate context, opened at the first action, and the actions of an agent.
 
-Not supported: snapshots. A page's scripts, timers and connections cannot be copied, and to replay an episode's actions
-would not lead to the same page; a fork needs the text browser.
+Not supported: snapshots. A page's scripts, timers and connections cannot be copied, and replaying an episode's actions
+would not lead to the same page. To branch an episode, use the text browser.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ SETTING = {
 
 
 class ChromiumSession(BrowserSession):
-    """A tab. Its actions run one after another, even if they are called at the same time."""
+    """One agent's tab. Its actions run one after another, even if they are called at the same time."""
 
     def __init__(
         self, loop: BackgroundLoop, engine: ChromiumProcesses, allow: AllowList, sites: Mapping[str, Site], view: str
@@ -94,7 +94,7 @@ class ChromiumSession(BrowserSession):
         return await self._action(lambda tab: tab.act("submit", number), seconds)
 
     async def press(self, key: str, seconds: float = 30.0) -> Page:
-        """Press a key where the focus is: Enter, ArrowDown, a, Control+a."""
+        """Press a key on the element with the focus: Enter, ArrowDown, a, Control+a."""
 
         async def work(tab: Tab) -> None:
             try:
@@ -110,7 +110,7 @@ class ChromiumSession(BrowserSession):
         return await self._action(lambda tab: tab.back(), seconds)
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
-        """Scroll the page, or the largest part of it that scrolls."""
+        """Scroll the page, or its largest part that can be scrolled."""
 
         async def work(tab: Tab) -> None:
             if message := (await tab.act("scroll", down)).get("note"):
@@ -119,7 +119,7 @@ class ChromiumSession(BrowserSession):
         return await self._action(work, seconds)
 
     async def look(self, seconds: float = 30.0) -> Page:
-        """Return the page as it is now; if nothing changes, wait a moment, as a repeated look expects a change."""
+        """Return the page as it is now. If nothing changes, wait a moment first: a repeated look expects a change."""
         return await self._action(None, seconds)
 
     def snapshot(self) -> NoReturn:
@@ -139,7 +139,7 @@ class ChromiumSession(BrowserSession):
     # Beyond the interface.
 
     async def screenshot(self, seconds: float = 30.0, whole: bool = False) -> bytes:
-        """Return a PNG of the visible part, or of the whole page."""
+        """Return a PNG of the visible part of the page, or of the whole page if `whole` is true."""
 
         async def work(tab: Tab) -> bytes:
             image: bytes = await tab.page.screenshot(full_page=whole, timeout=1000 * seconds)
@@ -150,11 +150,11 @@ class ChromiumSession(BrowserSession):
         return await self._wait(self._within(seconds, work), seconds)
 
     async def evaluate(self, expression: str, seconds: float = 30.0) -> Any:
-        """Evaluate JavaScript in the page for an environment's author; return plain data. The page may forge it."""
+        """Evaluate JavaScript in the page, for authors of environments. The page's scripts can fake the result."""
         return await self._wait(self._within(seconds, lambda tab: tab.evaluate(expression, page_world=True)), seconds)
 
     async def unplug(self) -> None:
-        """Close its network access, on the browser's loop."""
+        """Close the session's network access. Call it on the browser's loop."""
         if self._proxy is not None:
             await self._proxy.close()
 
@@ -205,7 +205,7 @@ class ChromiumSession(BrowserSession):
         return Page(view["url"], view["title"], lines, view["elements"], escape(note))
 
     async def _within(self, seconds: float, work: Callable[[Tab], Awaitable[T]]) -> T:
-        """Run work on the tab, one at a time and within its timeout."""
+        """Run work on the tab, within its timeout. Only one work runs at a time."""
         async with self._turn:
             tab = await self._ready()
             try:
@@ -260,7 +260,7 @@ class ChromiumSession(BrowserSession):
             self._tab.end("Chromium ended by itself", broken=True)
 
     def _appeared(self, page: Any) -> None:
-        """Close windows that a page opened, because an episode has one tab; keep the page that we opened."""
+        """Close each window that the page opens, because an episode has one tab; keep the page that we opened."""
         if self._expected:
             self._expected = False
         elif self._tab is not None:

@@ -1,8 +1,8 @@
 """One page of Chromium, over its debugging protocol: reading it, running scripts in it, waiting for it.
 
-page.js and acting.js read and find elements, in a world separate from the page's scripts. A fault of the page
-(it hangs, crashes, never loads) is a ToolError; `Broken` means that the browser itself is gone. Not here: actions of an
-agent (`session`), mouse and keyboard (`input`), sites of this process (`serving`), processes and contexts (`engine`).
+page.js and acting.js read and find elements, in a world separate from the page's scripts. A fault of the page (it
+hangs, crashes, never loads) is a ToolError; `Broken` means that the browser itself has ended. Not here: actions of an
+agent (`session`), mouse and keyboard (`input`), sites of this process (`serving`), processes (`engine`).
 """
 
 import asyncio
@@ -43,10 +43,10 @@ def script(name: str) -> str:
 
 
 class Tab:
-    """A page. Used only on the browser's loop."""
+    """A page of Chromium. Use it only on the browser's loop."""
 
     def __init__(self, page: Any, protocol: Any) -> None:
-        """`protocol` is a session of the debugging protocol with that page."""
+        """`protocol` is a session of the debugging protocol with `page`."""
         self.page, self.send = page, protocol.send
         self.protocol = protocol
         self.notes: list[str] = []
@@ -70,7 +70,7 @@ class Tab:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self) -> None:
-        """Set the page up, once, before the first address."""
+        """Set the page up. Call this once, before the first address."""
         on = self.protocol.on
         on("Page.frameRequestedNavigation", self._requested)
         on("Page.frameStartedNavigating", self._requested)
@@ -90,12 +90,12 @@ class Tab:
     # What happens to it.
 
     def note(self, text: str) -> None:
-        """Tell the agent something with the next page."""
+        """Add a note, which the agent reads with the next page."""
         if len(self.notes) < MAX_NOTES:
             self.notes.append(text)
 
     def end(self, reason: str, broken: bool = False) -> None:
-        """Mark the page as unusable, and end all waits at once. `broken` means that no page can be the cause."""
+        """Mark the page as unusable, and end all waits at once. `broken` means that the page cannot be the cause."""
         if not self.dead:
             self.dead, self._broken = reason, broken
             if not self._over.done():
@@ -158,7 +158,7 @@ class Tab:
     # Asking it.
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Do the work of an action; raise what the page or the browser did to it."""
+        """Do the work of an action. If the page or the browser ends meanwhile, raise the reason."""
         self._dialogs = 0
         task = asyncio.ensure_future(work)
         try:
@@ -188,7 +188,7 @@ class Tab:
         raise ToolError(f"the page cannot be used: {str(error).splitlines()[0][:300]}")
 
     async def evaluate(self, expression: str, page_world: bool = False) -> Any:
-        """Evaluate an expression, in our world or in that of the page's scripts; return plain data."""
+        """Evaluate an expression in our world, or (`page_world`) in that of the page's scripts; return plain data."""
         for _ in range(MAX_HOPS):
             parameters: dict[str, Any] = {"expression": expression, "awaitPromise": True, "returnByValue": True}
             try:
@@ -232,7 +232,7 @@ class Tab:
                 return
 
     async def _robbed(self, loader: str) -> bool:
-        """Return whether the page before opened another document just when it was left, after the requested one."""
+        """Return whether the previous page, while being left, opened another document after the requested one."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOAD_SECONDS):
                 while loader not in self._came:
@@ -250,7 +250,7 @@ class Tab:
         await self.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][before]["id"]})
 
     async def view(self, until: float, only_numbers: bool = False, patience: float = 0.0) -> dict[str, Any]:
-        """Return the page when it is complete, or at the loop time `until`. Wait `patience` seconds for a change."""
+        """Return the page when it is complete, or at the loop time `until`. Give it `patience` seconds to change."""
         words = f"{json.dumps(only_numbers)}, {1000 * patience}"
         for _ in range(MAX_HOPS):
             await self._loaded(until)
@@ -278,7 +278,7 @@ class Tab:
                 await asyncio.wait_for(self._changed.wait(), remaining_seconds)
 
     async def rescue(self, seconds: float) -> bool:
-        """After a timeout, return whether the page answers; if it does not, stop its script and try again."""
+        """After a timeout, stop the page's script if the page does not answer. Return whether it answers in the end."""
         for stop in (False, True):
             with suppress(Exception):
                 async with asyncio.timeout(seconds / 2):

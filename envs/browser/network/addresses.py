@@ -1,8 +1,8 @@
 """Hosts and addresses: one spelling of each, which of them are public, and name look-ups with a timeout.
 
-A host that a page or an agent wrote is untrusted text. Here it becomes a plain address or a plain name, or it is
-refused: there is no second spelling that later code could read differently. Not here: which hosts are allowed
-(`allow`), and connecting (`transport`, `proxy`).
+A host that a page or an agent wrote is untrusted text. `host_of` turns it into a plain address or a plain name, or
+refuses it, so later code cannot read the same text differently. Not here: which hosts are allowed (`allow`), and
+connecting (`transport`, `proxy`).
 """
 
 import asyncio
@@ -42,11 +42,11 @@ _looking = threading.BoundedSemaphore(MAX_LOOKUPS)
 
 
 class AddressRefused(ToolError):
-    """An address that must not be reached. The agent is told the reason."""
+    """Raised for an address that must not be reached. The agent is told the reason."""
 
 
 class Unreached(ToolError):
-    """A host that gave no connection. An observation if the agent chose it, and Broken if the author did."""
+    """Raised if a host gives no connection. `blame` decides whether the agent sees this, or the episode is Broken."""
 
     def __init__(self, reason: str, place: tuple[str, int], is_service: bool) -> None:
         super().__init__(reason)
@@ -54,12 +54,12 @@ class Unreached(ToolError):
         """`place` is host and port; `is_service` is true for a service of the allow-list."""
 
     def blame(self, text: str) -> PalaestraError:
-        """Return the exception to raise, with this message: Broken for a service, otherwise an observation."""
+        """Return the exception to raise, with this message: Broken for a service, otherwise an `Unreached`."""
         return Broken(text) if self.is_service else Unreached(text, self.place, self.is_service)
 
 
 def place_of(url: str) -> tuple[str, int] | None:
-    """Return host and port of an address, or None if it has none."""
+    """Return host and port of an address, or None if the address has no valid host and port."""
     try:
         parts = urlsplit(url)
         return str(host_of(parts.hostname or "")), parts.port or (443 if parts.scheme == "https" else 80)
@@ -70,9 +70,8 @@ def place_of(url: str) -> tuple[str, int] | None:
 def host_of(text: str) -> Address | str:
     """Return the one spelling of a host: an address, or a lower-case ASCII name without a final dot.
 
-    Raise `AddressRefused` for any other text.
-
-    An address in hexadecimal, octal, as one number or with fewer than four parts is refused, not translated.
+    Raise `AddressRefused` for any other text. An address in hexadecimal, in octal, as one number or with fewer than
+    four parts is refused, not translated.
     """
     quoted = repr(text[:SHOWN])
     if len(text) > 1024:
@@ -102,7 +101,7 @@ def host_of(text: str) -> Address | str:
 
 
 def is_public(address: Address) -> bool:
-    """Return whether it is an ordinary address of the internet: not private, local, shared, relayed or reserved."""
+    """Return whether this is an ordinary internet address: not private, local, shared, relayed or reserved."""
     if isinstance(address, IPv6Address) and address not in _GLOBAL_IPV6:
         return False
     special = address.is_multicast or address.is_reserved or any(address in network for network in _NOT_PUBLIC)
@@ -115,7 +114,10 @@ def system_lookup(name: str) -> list[str]:
 
 
 async def look_up(name: str, lookup: AddressLookup, seconds: float) -> list[Address]:
-    """Return all addresses of a name, looked up on a separate thread. TimeoutError if late, OSError if it fails."""
+    """Return all addresses of a name, looked up on a separate thread.
+
+    Raise TimeoutError after `seconds`, and OSError if the look-up fails.
+    """
     outcome: Future[list[Address]] = Future()
 
     def work() -> None:

@@ -3,17 +3,17 @@
 An entry is one of
 
     example.org            this host, on ports 80 and 443
-    *.example.org          every host below it, not itself
-    example.org:8443       this port alone
+    *.example.org          every host below example.org, but not example.org itself
+    example.org:8443       this host, only on this port
     public                 every host with public addresses, on ports 80 and 443
-    127.0.0.1:8000         this address, which need not be public: a service on this machine, also as localhost:8000
-    wiki.local:8000=10.0.0.5    this name at this address, which need not be public; the name is never looked up
+    127.0.0.1:8000         this address, even if not public: a service on this computer, also as localhost:8000
+    wiki.local:8000=10.0.0.5    this name at this address, even if not public; the name is never looked up
 
 A host with a port is a service of the author: if it cannot be reached, the episode ends BROKEN. Any other host may be
 the agent's choice, so a failure to reach it is an observation.
 
-If a name is listed without an address, all its addresses must be public: otherwise the owner of the name
-could lead a browser into the network of this machine. Paths are not checked: a host is allowed as a whole.
+If a name is listed without an address, all its addresses must be public: otherwise the owner of the name could lead a
+browser into this computer's own network. Paths are not checked: a host is allowed as a whole.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ _LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 @dataclass(frozen=True)
 class AllowList:
-    """Hosts that may be reached. `allow_list` creates it."""
+    """Hosts that may be reached. `allow_list` creates this object."""
 
     entries: tuple[str, ...] = ()
     """The entries as the user wrote them."""
@@ -55,7 +55,7 @@ class AllowList:
     """Hosts that were listed with a port: services of the author, which no agent can make unreachable."""
 
     def pinned(self, host: Address | str, port: int) -> tuple[Address, ...]:
-        """Return addresses that need no look-up and no check, or none if the name needs one. Raise `AddressRefused`."""
+        """Return a host's fixed addresses, or () if its name must be looked up and checked. Raise `AddressRefused`."""
         where = (str(host), port)
         if where in self.exact:
             return self.exact[where]
@@ -81,9 +81,10 @@ class AllowList:
     async def addresses(
         self, host: str, port: int, seconds: float, lookup: AddressLookup = system_lookup
     ) -> tuple[Address, ...]:
-        """Return the addresses for a connection to this host. It must use one of them, without another look-up.
+        """Return the addresses for a connection to a host. The connection must use one of them without another look-up.
 
-        `AddressRefused` if it may not be reached, OSError (also as TimeoutError) if the name is not found.
+        Raise `AddressRefused` if the host may not be reached, and OSError (or its TimeoutError) if the name is not
+        found.
         """
         name = host_of(host)
         if pinned := self.pinned(name, port):
@@ -103,7 +104,7 @@ class AllowList:
 
 
 def allow_list(allowed: "AllowList | str | Iterable[str]") -> AllowList:
-    """Read the entries: a list, or one text with commas. A UsageError names an invalid entry."""
+    """Read the entries: a list, or one text with commas. Raise a UsageError that names an invalid entry."""
     if isinstance(allowed, AllowList):
         return allowed
     written = allowed.split(",") if isinstance(allowed, str) else list(allowed)
@@ -147,7 +148,7 @@ def _read(
 
 
 def split_port(text: str, default: tuple[int, ...] = PORTS) -> tuple[str, tuple[int, ...]]:
-    """Return host and ports of `host`, `host:port` or `[address]:port`, or raise ValueError."""
+    """Return host and ports of `host`, `host:port` or `[address]:port`; raise ValueError. Without a port: `default`."""
     host, colon, port = text.rpartition(":")
     if not colon or port.endswith("]") or (":" in host and not host.endswith("]")):
         return text, default  # The last is a bare IPv6 address.
@@ -157,6 +158,6 @@ def split_port(text: str, default: tuple[int, ...] = PORTS) -> tuple[str, tuple[
 
 
 def authority(host: Address | str, port: int) -> str:
-    """Return host and port as errors write them."""
+    """Return host and port as text for error messages."""
     text = str(host)[:SHOWN]
     return f"[{text}]:{port}" if ":" in text else f"{text}:{port}"

@@ -1,8 +1,8 @@
 """One connection of a browser to its proxy: a request with its answer, or a tunnel.
 
-h11 parses and rewrites every message, so that a second parser cannot find another request in it. A connection carries
-one request and closes. Not checked: the content of a tunnel between browser and server (the browser checks the
-certificate there). Not supported: WebSockets without `CONNECT`, which Chromium does not use.
+h11 parses and rewrites every message, so that a second parser cannot find another request in it. Each connection
+carries one request, then closes. Not checked: the content of a tunnel between browser and server, whose certificate the
+browser checks. Not supported: WebSockets without `CONNECT`, which Chromium does not use.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Exchange:
         self._client = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.head_bytes)
 
     async def run(self) -> None:
-        """Serve the connection."""
+        """Serve the connection until it ends. A refused or failed request is answered by a page with the reason."""
         import h11
 
         counts = self.way.counts
@@ -59,7 +59,7 @@ class Exchange:
             await self._send_page(400, f"this is not HTTP as it should be: {error}")
 
     async def _tunnel(self, request: "h11.Request") -> None:
-        """Transfer bytes both ways, until both sides have ended or nothing moves."""
+        """Transfer bytes in both directions until both sides have ended, or nothing moves for `idle_seconds`."""
         import h11
 
         host, port = _place(request.target.decode("latin-1"), None)
@@ -93,7 +93,7 @@ class Exchange:
         writer.write_eof()
 
     async def _forward(self, request: "h11.Request") -> None:
-        """Pass on one request over plain http."""
+        """Send one plain http request on to its server, and the answer back."""
         import h11
 
         match = _ABSOLUTE.fullmatch(request.target.decode("latin-1"))
@@ -121,7 +121,7 @@ class Exchange:
             writer.transport.abort()
 
     async def _answer(self, server: "h11.Connection", reader: asyncio.StreamReader) -> None:
-        """Pass on an answer as it arrives."""
+        """Send a server's answer on to the client as it arrives."""
         import h11
 
         try:
@@ -148,7 +148,7 @@ class Exchange:
         await self._send_client(h11.EndOfMessage())
 
     async def _send_page(self, status: int, reason: str) -> None:
-        """Send a page of the proxy itself, if the client still waits for one."""
+        """Send a page of the proxy itself, if no answer has begun yet. Otherwise raise `Cut`."""
         import h11
 
         if self._client.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -161,7 +161,7 @@ class Exchange:
         await self._send_client(h11.EndOfMessage())
 
     async def _body(self, connection: "h11.Connection", reader: asyncio.StreamReader, max_bytes: int) -> Any:
-        """Yield the parts of a body, bounded in size and in the time between them."""
+        """Yield the parts of a body. Its size and the time between its parts are limited."""
         import h11
 
         size = 0
@@ -178,7 +178,7 @@ class Exchange:
             yield bytes(event.data)
 
     async def _next_event(self, connection: "h11.Connection", reader: asyncio.StreamReader) -> Any:
-        """Return the next event of one side."""
+        """Return the next h11 event of one side of the connection; wait until its data has arrived."""
         import h11
 
         while (event := connection.next_event()) is h11.NEED_DATA:
@@ -195,7 +195,7 @@ class Exchange:
 
 
 def _place(authority: str, default: int | None) -> tuple[str, int]:
-    """Return host and port of the authority of an address."""
+    """Return host and port from an address's host part. Without a port: `default`, or an error if that is None."""
     if "@" in authority:
         raise AddressRefused("an address with a user's name or password before the host is not opened")
     try:
@@ -206,7 +206,7 @@ def _place(authority: str, default: int | None) -> tuple[str, int]:
 
 
 def _end_to_end(headers: Any) -> list[tuple[bytes, bytes]]:
-    """Return headers without those of one connection, and without those that the sender lists as such."""
+    """Return the headers to pass on: without those of one connection, which `_HOP` or the Connection header lists."""
     hops = {part.strip().lower() for name, value in headers if name == b"connection" for part in value.split(b",")}
     dropped = _HOP | (hops - {b"content-length", b"transfer-encoding"})
     return [(name, value) for name, value in headers if name not in dropped and not name.startswith(b"proxy-")]

@@ -1,8 +1,8 @@
 """A forward proxy that reaches only what its allow-list allows: the only network access of Chromium.
 
 Each episode has a separate proxy, on a port of 127.0.0.1: `CONNECT` for https and WebSockets, absolute addresses for
-plain http. Names are looked up here, and a connection goes to an address that was checked. Deadlines, sizes and numbers
-are bounded; above a limit, a connection is cut. Not checked: who connects to the port; any program of this machine can,
+plain http. The proxy looks names up, checks each address, and connects to that address. Times, sizes and numbers are
+limited; above a limit, a connection is cut. Not checked: who connects to the port. Any program of this computer can,
 but it reaches no more than the browser.
 """
 

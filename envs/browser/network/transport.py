@@ -1,9 +1,9 @@
 """A transport for httpx that connects only to checked addresses: the network of the text browser.
 
-http and https only; the host of each new connection is resolved, checked and connected to in one go, so that no second
-look-up can answer differently. The name stays in the Host header, in TLS and in the check of the certificate. A client
-that uses it follows redirects itself, one request each, so each is checked. Not here: sizes and types of bodies and
-cookies, which the browser checks.
+Only http and https. For each new connection, the host is looked up, checked and connected to in one step, so that no
+second look-up can give another address. The name stays in the Host header, in TLS and in the check of the certificate.
+The client must follow redirects itself, with one request for each, so that each is checked. Not here: the browser
+checks sizes and types of bodies, and cookies.
 """
 
 import asyncio
@@ -37,7 +37,10 @@ _SMALL, _SMALL_PARTS = 16, 1000
 
 
 def too_small(parts: int, size: int) -> bool:
-    """Return True for a body of more than `_SMALL_PARTS` parts of `_SMALL` bytes on average: each part costs time."""
+    """Return whether a body comes in too small parts, because each part costs time.
+
+    This is a body of more than `_SMALL_PARTS` parts with at most about `_SMALL` bytes each on average.
+    """
     return parts > _SMALL_PARTS + size // _SMALL
 
 
@@ -51,8 +54,8 @@ async def first_connected(
 ) -> T:
     """Connect to the first checked address of a host that answers.
 
-    Raise `AddressRefused` or `Unreached` if there is none. Raise a ToolError if less than
-    FIRST_SECONDS were given and they ran out.
+    Raise `AddressRefused` if the host is not allowed, and `Unreached` if no address answers. Raise a plain ToolError if
+    fewer than FIRST_SECONDS were given and they ran out.
     """
     start = time.monotonic()
     try:
@@ -88,7 +91,7 @@ class CheckedNetwork:
         self.opened: Any = None
 
     async def connect_tcp(self, host: str, port: int, timeout: float | None = None, *more: Any, **options: Any) -> Any:
-        """Look up, check and connect."""
+        """Look the host up, check its addresses, and connect."""
 
         async def connect(address: str, seconds: float) -> Any:
             return await self._plain.connect_tcp(address, port, seconds, *more, **options)
@@ -99,9 +102,10 @@ class CheckedNetwork:
 
 
 class Connections:
-    """Connections under one allow-list: never used under another one, kept for a while, bounded in number.
+    """Connections for one allow-list, never used for another. Idle ones are kept for a while; their number is limited.
 
-    httpcore's own pool is not used: it loses a connection for ever if its request is cancelled at the wrong moment.
+    httpcore's own pool is not used, because it loses a connection for ever if a request is cancelled at the wrong
+    moment.
     """
 
     def __init__(self, allow: AllowList, lookup: AddressLookup, tls: ssl.SSLContext) -> None:
@@ -111,7 +115,7 @@ class Connections:
         """Origin, connection, and its network backend."""
 
     async def answer(self, request: "httpcore.Request") -> tuple["httpcore.Response", Callable[[], Awaitable[None]]]:
-        """Return the response to a request, and a function to call once, when its body is read or not needed."""
+        """Return the response to a request, and a function. Call it once, when the body is read or not needed."""
         import httpcore
 
         try:
@@ -175,7 +179,7 @@ class Connections:
 
 @contextmanager
 def as_httpx() -> Iterator[None]:
-    """Convert errors of httpcore to those of httpx, which have the same names."""
+    """Convert errors of httpcore to the errors of httpx with the same names."""
     import httpcore
     import httpx
 
@@ -186,7 +190,10 @@ def as_httpx() -> Iterator[None]:
 
 
 def core_request(request: "httpx.Request") -> "httpcore.Request":
-    """Return the request as httpcore sends it, to its own host only; raise `AddressRefused` for another address."""
+    """Return the request for httpcore. Its Host header always names the host of its address.
+
+    Raise `AddressRefused` for an address that is not http or https, or that contains a user's name or password.
+    """
     import httpcore
 
     if request.url.scheme not in ("http", "https"):
@@ -207,10 +214,9 @@ def core_request(request: "httpx.Request") -> "httpcore.Request":
 def checked_transport(
     allow: AllowList, *, lookup: AddressLookup = system_lookup, tls: ssl.SSLContext | None = None
 ) -> "httpx.AsyncBaseTransport":
-    """Return the transport.
+    """Return a transport of httpx that connects only to checked addresses. Close it on its event loop.
 
-    It raises `AddressRefused` or `Unreached` if it cannot connect; other errors are those of httpx.
-    Close it on its loop.
+    It raises `AddressRefused` or `Unreached` if it cannot connect, and httpx's own errors for other failures.
     """
     try:
         import httpcore
@@ -219,7 +225,7 @@ def checked_transport(
         raise MissingExtra("httpx", "browser", "the text browser") from error
 
     class Body(httpx.AsyncByteStream):
-        """The body of a response, with httpx's errors."""
+        """The body of a response. Its errors are converted to httpx's errors."""
 
         def __init__(self, stream: Any, leave: Callable[[], Awaitable[None]]) -> None:
             self._stream, self._leave = stream, leave
@@ -242,7 +248,7 @@ def checked_transport(
                     await self._leave()
 
     class Transport(httpx.AsyncBaseTransport):
-        """Requests of httpx on checked connections."""
+        """Sends requests of httpx on checked connections."""
 
         connections = Connections(allow, lookup, tls or httpx.create_ssl_context(trust_env=False))
 

@@ -1,6 +1,6 @@
 """Network access of one episode in Chromium: what it may reach, its limits, and how much of them it has used.
 
-Not here: listening (`proxy`) and the messages of a connection (`exchange`).
+Not here: `proxy` listens, and `exchange` handles the messages of a connection.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class ProxyCounts:
 
 
 class ProxyResponse(Exception):
-    """An answer of the proxy itself, with a status and a reason."""
+    """Raised to answer from the proxy itself, with a status and a reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -64,7 +64,7 @@ class ProxyResponse(Exception):
 
 
 class Cut(Exception):
-    """A limit was exceeded in the middle of a message; the connection ends there."""
+    """Raised in the middle of a message, when a limit is exceeded or a side fails; the connection is then cut."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Way:
             raise Cut
 
     async def connect(self, host: str, port: int) -> Pair:
-        """Return a connection to a checked address of this host."""
+        """Connect to a checked address of a host. Raise `AddressRefused`, or `ProxyResponse` if no address answers."""
         if self.counts.bytes >= self.limits.episode_bytes:
             raise AddressRefused(
                 f"nothing more may be loaded: {self.limits.episode_bytes} bytes an episode have passed"
@@ -108,7 +108,7 @@ class Way:
             raise ProxyResponse(504 if isinstance(lost.__cause__, TimeoutError) else 502, str(lost)) from None
 
     def _look_up(self, name: str) -> Sequence[str]:
-        """Look up a name on its thread, which may hang for longer than the caller waits."""
+        """Look up a name on the calling thread, which may hang. Raise OSError if too many look-ups are running."""
         if not self._turns.acquire(blocking=False):
             raise OSError("too many names are being looked up")
         try:

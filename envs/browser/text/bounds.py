@@ -1,7 +1,7 @@
-"""Limits of a page before it is parsed, because some pages take a parser quadratic time, or endless memory.
+"""Limits on a page before it is parsed, because a parser needs quadratic time or endless memory for some pages.
 
-At many tags, a parser searches all open elements, and at each attribute all others of its tag. So a page
-of 500 KB with 100,000 nested tags takes half a minute, and so does one tag with 100,000 attributes.
+At many tags, a parser searches all open elements; at each attribute, it searches all other attributes of the tag. So a
+page of 500 KB with 100,000 nested tags takes half a minute, and so does one tag with 100,000 attributes.
 """
 
 import re
@@ -26,7 +26,7 @@ _NOT_NESTED = VOID | frozenset(_UNCLOSED.split())
 
 
 def bounded(text: str) -> tuple[str, str]:
-    """Return the part of a page that is read, and a note if that is not all."""
+    """Return the part of a page to parse, and a note if that is not the whole page."""
     if len(text) <= SMALL:
         return text, ""
     text = _without_scripts(text)
@@ -37,7 +37,7 @@ def bounded(text: str) -> tuple[str, str]:
 
 
 def _without_scripts(text: str) -> str:
-    """Return the page without scripts and styles, in which `<` begins no tag, and without text that looks like one."""
+    """Return the page without scripts and styles, because a `<` in them begins no tag."""
     parts, at = [], 0
     for begin in _SCRIPT.finditer(text):
         if begin.start() < at:
@@ -52,7 +52,7 @@ def _without_scripts(text: str) -> str:
 
 
 def _safe_end(text: str, end: int) -> int:
-    """Return the position before `end` at which the page must be cut."""
+    """Return the position, at most `end`, at which the page must be cut to keep the limits."""
     open_tags: dict[str, int] = {}
     depth = 0
     for count, tag in enumerate(_TAG.finditer(text, 0, end)):

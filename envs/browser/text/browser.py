@@ -1,8 +1,7 @@
 """The text browser: pages without JavaScript, thousands of sessions in one process.
 
-Without `allow` it reaches only the sites of its sessions, and never waits. A session's state is small and plain:
-address, typed values, cookies, history; so it can be branched. Not supported: files to send, and
-everything that needs scripts, styles or pixels.
+Without `allow` it reaches only the sites of its sessions, and never waits. A session's state is small plain data
+(address, typed values, cookies, history), so an episode can be branched. Not supported: scripts, styles, file uploads.
 """
 
 import asyncio
@@ -29,10 +28,10 @@ MAX_TYPED = 100_000
 
 
 class TextBrowser:
-    """Opens sessions. Each process has one."""
+    """Opens sessions. Each process has one text browser."""
 
     def __init__(self, allow: str | Iterable[str] = (), max_bytes: int = 4_000_000) -> None:
-        """`allow`: hosts that it may reach (`envs.browser.network`). `max_bytes`: maximum to read of a page."""
+        """`allow`: hosts that may be reached (`envs.browser.network`). `max_bytes`: maximum bytes to read of a page."""
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
             raise UsageError(f"max_bytes is {max_bytes!r}; expected a whole number above 0")
         html_parser()
@@ -151,7 +150,7 @@ class TextSession(BrowserSession):
         return await self.submit(element.number, seconds) if element.tag == "input" else self._page()
 
     async def submit(self, number: int, seconds: float = 30.0) -> Page:
-        """Send the form of an element, by this button or its first one."""
+        """Send the form of an element with this element, if it is a submit button, or with the form's first button."""
         document = self._document()
         _, element = self._element(number)
         form = forms.form_of(document, element)
@@ -181,7 +180,7 @@ class TextSession(BrowserSession):
         return self._page()
 
     def snapshot(self) -> BrowserState:
-        """Return the state itself; the caller must copy it."""
+        """Return the state object itself, which the session goes on changing; the caller must copy it."""
         return self.state
 
     def close(self) -> None:
@@ -195,7 +194,7 @@ class TextSession(BrowserSession):
         return self.state.document
 
     def _element(self, number: int) -> tuple[int, Element]:
-        """Return the index of an element and the element, by its number."""
+        """Return the index in the document's elements, and the element, for a number that the agent sees."""
         document = self._document()
         if not 1 <= number <= len(document.numbered):
             there = f"its numbers are 1 to {len(document.numbered)}" if document.numbered else "it has no numbers"
@@ -207,7 +206,7 @@ class TextSession(BrowserSession):
         return index, element
 
     def _absolute(self, url: str) -> str:
-        """Return the address that an agent wrote: full, with a host but no scheme, or relative to the page."""
+        """Return the full address for an agent's text: a full address, one without a scheme, or a relative one."""
         url, state = url.strip(), self.state
         if "://" in url[:12]:
             return url
@@ -258,7 +257,7 @@ class TextSession(BrowserSession):
         return await self._go(url, method, body, seconds)
 
     def _tick(self, index: int, element: Element) -> None:
-        """Check or uncheck a box; a radio button unchecks the others of its name."""
+        """Check or uncheck a box; checking a radio button unchecks the others of its name."""
         document, name = self._document(), element.attributes.get("name")
         changed: dict[int, FieldValue] = {}
         if element.kind == "radio" and name:

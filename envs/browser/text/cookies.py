@@ -1,6 +1,6 @@
-"""Cookies of one session: kept by host and path, and sent only where they belong.
+"""Cookies of one session: kept by domain, path and name, and sent only to addresses that match.
 
-Unsupported: the list of public suffixes (a name without a dot cannot have cookies, but `co.uk` can), SameSite.
+Not supported: SameSite, and the list of public suffixes (`co.uk` can have cookies; a name without a dot cannot).
 """
 
 import time
@@ -29,7 +29,7 @@ class Jar:
         """Cookies by domain, path and name."""
 
     def of(self, url: SplitResult) -> dict[str, str]:
-        """Return the cookies to send to this address, by name; of two with one name, the one with the longer path."""
+        """Return the cookies to send to this address, by name. Of two with one name, the one with the longer path."""
         if not self.cookies:
             return {}
         host, path, now = url.hostname or "", url.path or "/", time.time()

@@ -1,7 +1,7 @@
 """A parsed page: its text, its controls and its forms. It never changes, so sessions share it.
 
-A page that is requested again is not parsed again: CACHED_PAGES pages of up to CACHED_CHARS are kept. Not here: reading
-(`reading`) and sending forms (`forms`).
+The CACHED_PAGES last used pages of up to CACHED_CHARS are kept, and are not parsed again. Not here: `reading` writes
+the text, and `forms` sends forms.
 """
 
 import re
@@ -42,7 +42,7 @@ class ParsedPage:
     note: str = ""
 
     def holding(self, values: Mapping[int, FieldValue]) -> "ParsedPage":
-        """Return the same page with these values of elements, by their index."""
+        """Return the same page with new values of elements; the keys are indices in `elements`."""
         return _read(self.source, values, self.note)
 
     def __deepcopy__(self, memo: object) -> "ParsedPage":
@@ -50,19 +50,19 @@ class ParsedPage:
 
 
 def document_of(text: str) -> ParsedPage:
-    """Return a page from its HTML."""
+    """Parse HTML into a page; a small page comes from the cache if it was parsed before."""
     return _cached(text) if len(text) <= CACHED_CHARS else _parsed(text)
 
 
 def plain_document(text: str) -> ParsedPage:
-    """Return a page from text or data."""
+    """Return a page that shows plain text, such as JSON."""
     note = f"only the first {MAX_CHARS} of {len(text)} characters are shown" if len(text) > MAX_CHARS else ""
     lines = without_marks(text[:MAX_CHARS]).splitlines()
     return ParsedPage("", "", finish_lines([line.rstrip() for line in lines]), note=note)
 
 
 def html_parser() -> Any:
-    """Return the parser's class. Called early, so that a missing package is reported before an agent needs it."""
+    """Return the parser's class. Browsers call this early, to report a missing package before an agent needs it."""
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:

@@ -32,17 +32,17 @@ class Element:
 
     @property
     def disabled(self) -> bool:
-        """Return whether it is disabled: agents cannot use it, and forms do not send it."""
+        """True if the element is disabled: agents cannot use it, and forms do not send it."""
         return "disabled" in self.attributes
 
     @property
     def shown_kind(self) -> str:
-        """Kind that an agent reads: button, field, or its own kind."""
+        """Kind that an agent reads: "button" for all buttons, "field" for text inputs, otherwise `kind`."""
         return "button" if self.kind in BUTTONS else "field" if self.kind in FIELDS else self.kind
 
     @property
     def state_text(self) -> str:
-        """Value and state, as they follow the name of the element."""
+        """Value and state, as the text that follows the name of the element."""
         value, text = self.value, ""
         if isinstance(value, tuple):
             names = [name for name, _, _ in self.options]
@@ -56,13 +56,13 @@ class Element:
 
 
 def control_name(attributes: Mapping[str, str], label: str) -> str:
-    """Return the name of a control."""
+    """Return the name of a control: from its aria-label, `label`, title, placeholder or name, in this order."""
     name = attributes.get("aria-label") or label or attributes.get("title") or attributes.get("placeholder")
     return name or attributes.get("name", "")
 
 
 class Open:
-    """An open element that takes all text up to its end tag: a link, button, title, option or textarea; or a select."""
+    """An element whose text is still being read: a link, button, title, option, textarea or select."""
 
     __slots__ = ("alts", "attributes", "index", "number", "options", "outer", "tag")
 
@@ -78,13 +78,13 @@ class Open:
         return label or self.attributes.get("title") or last
 
     def button(self, form: int) -> Element:
-        """Return the button that this is."""
+        """Return this button as an Element."""
         kind = self.attributes.get("type", "submit").lower()
         kind = kind if kind in BUTTONS else "submit"
         return Element(self.number, self.tag, kind, self.attributes, self.attributes.get("value", ""), form)
 
     def select(self, value: FieldValue | None, form: int) -> Element:
-        """Return the select that this is; without a value, with the options that the page has chosen."""
+        """Return this select as an Element. If `value` is None, the options that the page has chosen are used."""
         options = tuple((name, of.get("value", name), "disabled" in of) for name, of in self.options)
         if not isinstance(value, tuple):
             value = tuple(n for n, (_, of) in enumerate(self.options) if "selected" in of)

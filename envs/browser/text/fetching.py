@@ -1,8 +1,8 @@
 """One request of a session with its redirects, to a site in this process or over the network.
 
 Errors that an agent can cause are ToolErrors: a malformed address, a dead host, a page that comes too slowly, redirects
-without end. Content that is not text is refused: the page stays, and a note says what it was. Not here: which hosts
-may be reached (`envs.browser.network`), and how a page is parsed (`document`).
+without end. Content that is not text is not loaded: the tab keeps its page, and a note names the content's type. Not
+here: `envs.browser.network` decides which hosts may be reached, and `document` parses a page.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _HEADERS = {"User-Agent": "palaestra", "Accept": "text/html, text/*, application
 
 
 class Download(ToolError):
-    """The content is not a page, and was not loaded."""
+    """Raised when the content is not a page; the content was not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def split(url: str) -> SplitResult:
 async def load(
     client: "Client", sites: Mapping[str, Site], jar: Jar, url: str, method: str, body: bytes, seconds: float
 ) -> Loaded:
-    """Send a request, and follow its redirects, until its timeout; work that never waits needs none."""
+    """Send a request, and follow its redirects. Raise a ToolError after `seconds`, if the client can wait at all."""
     work = _load(client, sites, jar, url, method, body, seconds)
     if not client.waits:
         return await work
@@ -138,7 +138,7 @@ def _readable(kind: str) -> bool:
 
 
 def decode_body(body: bytes, declared: str, html: bool) -> str:
-    """Return a body as text, decoded by its byte order mark, the header, the page, as UTF-8, or as Windows-1252."""
+    """Decode a body by its byte order mark, or else its declared charset, or else as UTF-8 or Windows-1252."""
     for mark, name in _MARKS:
         if body.startswith(mark):
             return body.decode(name, "replace").removeprefix("\ufeff")
@@ -162,7 +162,7 @@ class Client:
     """A client for hosts on the network."""
 
     def __init__(self, make: "Callable[[], httpx.AsyncBaseTransport] | None", max_bytes: int) -> None:
-        """`make` returns the transport of the running loop; None if no network may be reached."""
+        """`make` returns the transport of the running event loop; None means that no network may be reached."""
         self._make, self.max_bytes = make, max_bytes
         self.waits = make is not None
 

@@ -1,4 +1,4 @@
-"""The content of a form that is sent, as in a browser: the controls that count, and their encoding.
+"""The data that a form sends, as a browser would send it: which controls are included, and how they are encoded.
 
 Not supported: files, and `multipart/form-data`; forms without a file are sent urlencoded, which servers accept too.
 """
@@ -26,7 +26,7 @@ def members(document: ParsedPage, form: int) -> list[Element]:
 
 
 def missing(document: ParsedPage, form: int) -> Element | None:
-    """Return the first required control without a value, at which a browser would stop, or None."""
+    """Return the first required control without a value, or None. A browser would refuse to send the form."""
     if "novalidate" in document.forms[form]:
         return None
     controls = members(document, form)
@@ -46,7 +46,7 @@ def missing(document: ParsedPage, form: int) -> Element | None:
 
 
 def default_button(document: ParsedPage, form: int) -> Element | None:
-    """Return the button that Enter presses in a field of the form, or None."""
+    """Return the button that sends the form when Enter is pressed in one of its fields, or None."""
     return next((control for control in members(document, form) if control.kind in ("submit", "image")), None)
 
 
@@ -73,7 +73,7 @@ def entries(document: ParsedPage, form: int, button: Element | None) -> list[tup
 
 
 def request_of(document: ParsedPage, form: int, button: Element | None) -> tuple[str, str, bytes]:
-    """Return address (relative to the page), method and body of the request that sends a form."""
+    """Return the address (relative to the page), the method and the body of the request that sends a form."""
     attributes: Mapping[str, str] = document.forms[form]
     chosen = button.attributes if button is not None else {}
     method = (chosen.get("formmethod") or attributes.get("method") or "get").strip().upper()

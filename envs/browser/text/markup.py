@@ -1,6 +1,6 @@
-"""The HTML that lexbor writes, as tokens: every tag is closed, every attribute quoted, five entities are used.
+"""Splits the HTML that lexbor writes into tokens: it closes every tag, quotes every attribute, uses only five entities.
 
-Not here: their meaning (`reading`).
+Not here: `reading` gives the tokens a meaning.
 """
 
 import re
@@ -42,7 +42,11 @@ def is_hidden(written: str) -> bool:
 
 
 def labels_of(source: str) -> tuple[dict[str, str], Iterator[tuple[bool, str]]]:
-    """Return names of controls by id, and for each label whether it names a control, and the name for one inside it."""
+    """Return the names of controls by their ids, and an entry for each label, in the order of the page.
+
+    The entry tells whether the label names a control, and the name for a control inside the label ("" if there is
+    none).
+    """
     ids = set(_IDS.findall(source))
     names: dict[str, str] = {}
     labels: list[tuple[bool, str]] = []

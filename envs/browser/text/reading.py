@@ -1,8 +1,8 @@
 """Reads a page once from left to right and writes its numbered text (`envs.browser.format`).
 
-Its input is not the HTML of the server but that of lexbor, which builds the tree as a browser does (`markup`).
-So nothing here recurses, however deep a page is nested, and a page costs at most one Python step per tag. Ignored:
-styles other than `display: none` on the element itself.
+The input is the HTML that lexbor writes after it has built the tree as a browser does (`markup`), not the server's. So
+this code never recurses, however deep a page is nested, and needs at most one Python step per tag. Ignored: styles
+other than `display: none` on the element itself.
 """
 
 import re
@@ -23,7 +23,7 @@ _TO_COME = Element(0, "", "", {})
 
 
 class PageReader:
-    """One pass over a page. `values`, by the index of the element, replace those of the page."""
+    """Reads one page. `values` replace the page's own values of elements; the keys are indices in `elements`."""
 
     def __init__(self, source: str, values: Mapping[int, FieldValue]) -> None:
         self.source, self.values = source, values
@@ -121,7 +121,7 @@ class PageReader:
             self._start_other(tag, attributes_of(written))
 
     def _plain_link(self, written: str, text: str) -> bool:
-        """Show a link at once if it is simple, and return whether it was."""
+        """Write the link if it is simple, without collecting its text first. Return whether that was possible."""
         href = _HREF.search(written)
         if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written:
             return False
@@ -169,14 +169,14 @@ class PageReader:
     # Text and lines.
 
     def _block(self) -> None:
-        """Begin or end a block."""
+        """Begin or end a block: end the current line, or add a blank inside a cell, link or button."""
         if self._open or self._in_cell:
             self._parts.append(" ")
         elif self._parts:
             self._flush()
 
     def _flush(self) -> None:
-        """End the line."""
+        """End the current line."""
         joined = "".join(self._parts)
         self._parts.clear()
         if self._pre:
@@ -186,7 +186,7 @@ class PageReader:
             self._prefix = ""
 
     def _start_strong(self, tag: str) -> None:
-        """Start a block that is one inside a cell too, or a cell."""
+        """Start a cell, or a block that begins a new line even inside a cell."""
         if self._open:
             self._parts.append(" ")
         elif tag == "td" or tag == "th":
@@ -235,12 +235,12 @@ class PageReader:
                 self._lists.pop()
 
     def _collect(self, tag: str, attributes: Mapping[str, str], number: int = 0) -> None:
-        """Collect the text up to the end tag, which adds the element if its index is reserved."""
+        """Begin to collect the text up to the end tag. `_finish` then adds the element, if its index is reserved."""
         self._open.append(Open(tag, attributes, number, len(self.elements) - 1, self._parts))
         self._parts = []
 
     def _number(self, hidden: bool = False) -> int:
-        """Reserve the next element, and return its number, or 0 if it is not shown."""
+        """Reserve the index of the next element. Return its number, or 0 if it is not shown."""
         self.elements.append(_TO_COME)
         if hidden or self._hidden or len(self.numbered) >= MAX_ELEMENTS:
             return 0
@@ -248,7 +248,7 @@ class PageReader:
         return len(self.numbered)
 
     def _finish(self, opened: Open) -> None:
-        """Add an element at its end tag, with the text inside it."""
+        """Add an element at its end tag, with the text that was collected inside it."""
         text, self._parts = "".join(self._parts), opened.outer
         tag, attributes, value = opened.tag, opened.attributes, self.values.get(opened.index)
         if tag == "title":
@@ -284,7 +284,7 @@ class PageReader:
         return control_name(attributes, label)
 
     def _put(self, element: Element, index: int, name: str) -> None:
-        """Set an element, and write it if it has a number."""
+        """Store an element at its index, and write its text if it has a number."""
         self.elements[index] = element
         if element.number:
             text = bracket(element.number, element.shown_kind, squeeze(name), element.state_text)

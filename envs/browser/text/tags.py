@@ -1,4 +1,4 @@
-"""Names of tags, by what they do to the text of a page (`reading`)."""
+"""Names of tags, grouped by their effect on the text of a page (`reading`)."""
 
 _LONE = "area base br col embed hr img input link meta param source track wbr"
 VOID = frozenset(_LONE.split())

@@ -1,4 +1,4 @@
-"""Programs in hardened containers of Docker or Podman: `open_sandbox("docker")`. See `sandbox` for the parts."""
+"""Programs in hardened containers of Docker or Podman: `open_sandbox("docker")`. `sandbox` lists the modules."""
 
 from palaestra.envs.sandboxes.docker.sandbox import DockerSandbox
 

@@ -1,6 +1,6 @@
 """The container engine: how to connect to it through the `docker` library, and what it supports.
 
-The library is imported here at the first use of an engine. Podman's socket is an engine too.
+The library is imported only when an engine is first used. Podman works too, through its socket.
 """
 
 import os
@@ -56,11 +56,11 @@ class DockerConnection:
             yield api
 
     def patient_client(self, seconds: float) -> Any:
-        """Return a client of the library's other kind, for builds; the caller closes it."""
+        """Return a `DockerClient` with this timeout in seconds, for builds; the caller closes it."""
         return library().DockerClient(**{**self._settings, "timeout": seconds})
 
     def need_runtime(self, runtime: str | None) -> None:
-        """Raise unless the engine has the runtime."""
+        """Raise SandboxUnavailable unless the engine has the runtime; None is the engine's default."""
         runtimes = self.info.get("Runtimes") or {}
         if runtime is None or runtime in runtimes:
             return

@@ -1,4 +1,4 @@
-"""One container: create it, hold it by its stream, end it."""
+"""Creates, starts and ends single containers. A container runs as long as the stream to it is open."""
 
 import itertools
 import json
@@ -38,11 +38,11 @@ class Container:
     """Capabilities that its supervisor reports."""
 
     def why(self) -> str:
-        """Return the last error output of the supervisor, for the error when it is gone."""
+        """Return the supervisor's last error output, for the error message after the container has ended."""
         return self.socket.error_text or f"container {self.identity[:12]} ended without a word"
 
     def is_quiet(self) -> bool:
-        """Return whether the container is alive and has sent nothing unrequested, as an idle one must be."""
+        """Return whether an idle container is alive and has sent nothing; any output would be unrequested."""
         self.socket.setblocking(False)
         try:
             self.socket.recv(1)
@@ -55,7 +55,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Launcher:
-    """Creates containers of one image that differ only in their user."""
+    """Creates containers of one image. They differ in their user and their limits."""
 
     connection: DockerConnection
     image: str
@@ -69,7 +69,7 @@ class Launcher:
     def open(
         cls, connection: DockerConnection, image: str, runtime: str | None, cpus: float, preload: str
     ) -> "Launcher":
-        """Return a launcher; raise unless the engine has the image and the runtime."""
+        """Return a launcher; raise SandboxUnavailable unless the engine has the image and the runtime."""
         connection.need_runtime(runtime)
         with connection.client() as api:
             images.check(api, image)
@@ -83,7 +83,7 @@ class Launcher:
         return cls(connection, images.tag(image), runtime, cpus, profile, settings)
 
     def launch(self, limits: Limits) -> Container:
-        """Create a container, attach to it, start it. A failure here is one of the engine, not of a program."""
+        """Create a container, attach to it and start it. Raise `Broken` if the engine fails."""
         user = FIRST_USER + next(_users) % USERS
         identity, podman = "", self.connection.is_podman
         try:

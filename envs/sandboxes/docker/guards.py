@@ -1,4 +1,4 @@
-"""What docker containers enforce: tested by the runner from inside, or known only to the engine."""
+"""Capabilities of docker containers: some are tested by the runner in a container, others only the engine knows."""
 
 from collections.abc import Mapping
 from typing import Any

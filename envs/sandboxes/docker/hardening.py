@@ -1,7 +1,7 @@
 """All settings that isolate a container, in one place.
 
-The container isolates; the runner inside adds limits per process and the same filter of system calls again, by
-number. There is only one list of refused calls, that of the runner (`runner/seccomp.py`).
+The container isolates programs. The runner in it adds limits for each process, and installs the same system call filter
+again. Both filters use one list of refused calls, that of the runner (`runner/syscalls.py`).
 """
 
 import json
@@ -35,7 +35,10 @@ _ENOSYS, _EPERM, _AF_UNIX = 38, 1, 1
 
 
 def seccomp_profile(architecture: str) -> str:
-    """Return the seccomp filter in the format of engines; it kills system calls of other architectures."""
+    """Return the seccomp filter in the engine's format.
+
+    It kills a program that makes a system call of another architecture.
+    """
     refused: dict[str, Any] = {"action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM}
     other_family = {"index": 0, "value": _AF_UNIX, "op": "SCMP_CMP_NE"}
     rules: list[dict[str, Any]] = [
@@ -53,7 +56,10 @@ def seccomp_profile(architecture: str) -> str:
 def host_config(
     api: Any, limits: Limits, *, user: int, profile: str, runtime: str | None, cpus: float, podman: bool
 ) -> dict[str, Any]:
-    """Return the engine's settings of a container. `profile` is a filter, or its path if the engine expects a path."""
+    """Return the engine's settings for a container.
+
+    `profile` is the seccomp filter, or for Podman the path of its file.
+    """
     scratch = f"rw,exec,nosuid,nodev,size={limits.scratch_bytes}"  # exec: compiled programs run here
     if podman:
         scratch += ",mode=1777"  # it supports none of the other options; the capabilities say what is missing

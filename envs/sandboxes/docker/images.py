@@ -1,8 +1,8 @@
 """The images that programs run in: their names, checks and builds.
 
-An image contains the runner of one version of palaestra, and its label says which. The right one is found by its tag;
-an image of your own, built on one of these, is checked by the label. The Dockerfiles are in
-`sandbox_images/` with a page each.
+An image contains the runner of one version of palaestra, and a label with that version. Our own image is found by a tag
+with the version. If you build an image on one of ours, its label is checked. The Dockerfiles are in `sandbox_images/`,
+each with a page that describes it.
 """
 
 import functools
@@ -38,12 +38,15 @@ def runner_version() -> str:
 
 
 def tag(name: str) -> str:
-    """Return the full name of an image of this version of palaestra; names that are not ours stay as they are."""
+    """Return the full name of an image of this version of palaestra.
+
+    The name of an image that is not ours is returned unchanged.
+    """
     return f"palaestra/{name}:{runner_version()}" if name in PURPOSES else name
 
 
 def check(api: Any, name: str) -> None:
-    """Raise unless the image exists and contains this version of the runner."""
+    """Raise SandboxUnavailable unless the image exists and contains this version of the runner."""
     try:
         image = api.inspect_image(tag(name))
     except library().errors.ImageNotFound:

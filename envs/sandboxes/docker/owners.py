@@ -1,8 +1,8 @@
-"""Find and remove containers whose owner process no longer exists.
+"""Finds and removes containers whose owner process no longer exists.
 
-A container dies by itself when the process that holds its stream does. This file is for the other cases: a container
-that was created but not yet started when its owner was killed, and one whose engine was restarted. A container that
-cannot be judged from here (its owner is on another machine, or in another pid namespace) is not removed.
+A container ends by itself when its owner process ends, because that closes its stream. This module removes the others:
+a container that was created but not yet started when its owner was killed, and one whose engine was restarted. A
+container is kept if its owner cannot be checked, because it is on another machine or in another pid namespace.
 """
 
 import time
@@ -23,7 +23,7 @@ def owner_label() -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Return whether the process of a label certainly does not run any more."""
+    """Return whether the process that a label names has certainly ended."""
     boot, _, name = owner.partition(" ")
     return boot == _boot() and not hierarchies.owner_lives(name)
 
@@ -41,7 +41,10 @@ def reap(api: Any) -> int:
 
 
 def remove(api: Any, container: str) -> None:
-    """Kill and remove a container, and wait until it is gone. No error if it ends by itself meanwhile."""
+    """Kill and remove a container, and wait until it no longer exists.
+
+    No error is raised if it ends by itself meanwhile.
+    """
     errors = library().errors
     deadline = time.monotonic() + GONE_SECONDS
     while True:
@@ -56,5 +59,5 @@ def remove(api: Any, container: str) -> None:
 
 
 def _boot() -> str:
-    """Return the boot of this machine, within which a pid namespace, a pid and a start time are unique."""
+    """Return the id of this machine's boot. In one boot a pid namespace, a pid and a start time identify a process."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

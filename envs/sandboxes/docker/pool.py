@@ -1,8 +1,8 @@
-"""A pool of warm containers, and the rules for using one again.
+"""A pool of warm containers, and the rules for using a container again.
 
-A stateful session gets an unused container, which is thrown away afterwards. One-shot runs share: a container serves
-many of them, one after another, until it has served `MAX_RUNS` of them, is `MAX_AGE_SECONDS` old, or anything unusual
-happens in it. Containers that are thrown away are replaced in the background.
+A session gets an unused container, which is discarded afterwards. One-shot runs share containers: a container serves
+many of them, one after another, until it has served `MAX_RUNS`, is `MAX_AGE_SECONDS` old, or a run in it ends
+unusually. Discarded containers are replaced in the background.
 """
 
 import contextlib
@@ -61,9 +61,10 @@ class ContainerPool:
         self._work.put(self._refill)
 
     def take(self, *, fresh: bool, limits: Limits | None = None) -> Container:
-        """Return a container that only the caller uses until it gives it back or discards it.
+        """Return a container for this caller alone, who must give it back or discard it. Wait if all are taken.
 
-        `fresh`: an unused one. `limits`: one that is launched for this caller, with these limits.
+        `fresh` is True for an unused container. `limits` launches a new one with these limits; None takes one of the
+        pool.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
@@ -84,7 +85,7 @@ class ContainerPool:
         return self._make(limits or self._limits)
 
     def take_ready(self, *, fresh: bool) -> Container | None:
-        """Return a container without waiting, or None."""
+        """Return a container that is ready, or None. This never waits."""
         while True:
             with self._change:
                 self._refuse_when_closed()
@@ -97,7 +98,7 @@ class ContainerPool:
             self.discard(container)
 
     def give_back(self, container: Container) -> None:
-        """Return a container to the pool after a one-shot run."""
+        """Return a container to the pool after a one-shot run; discard it if it has served long enough."""
         container.runs += 1
         with self._change:
             if not self._closed and not self._is_spent(container):
@@ -108,7 +109,7 @@ class ContainerPool:
         self.discard(container)
 
     def discard(self, container: Container) -> None:
-        """End a container. Its stream ends at once, which kills its processes; the rest happens in the background."""
+        """End a container. Its stream is closed at once, which kills its processes; it is removed in the background."""
         container.socket.let_go()
         with self._change:
             if container not in self._taken:  # The pool was closed and has ended it.
@@ -121,7 +122,7 @@ class ContainerPool:
         self._finish(container)  # It was still being launched when the pool closed.
 
     def close(self) -> None:
-        """End all containers, and return when they are gone. It may be called twice."""
+        """End all containers, and return when they have ended. It may be called twice."""
         with self._change:
             if self._closed:
                 return
@@ -136,14 +137,14 @@ class ContainerPool:
         self._keeper.join(CLOSE_SECONDS)
 
     def forget(self) -> None:
-        """Drop everything in a forked child process. The streams of the parent stay open."""
+        """Forget all containers in a forked child process. The parent's streams stay open."""
         self._change = threading.Condition()
         for container in self._take_all():
             container.socket.close()
         self._closed = True
 
     def _take_all(self) -> list[Container]:
-        """Return all containers, which are no longer in the pool then."""
+        """Remove all containers from the pool and return them."""
         containers = [*self._fresh, *self._used, *self._taken]
         for group in (self._fresh, self._used, self._taken):
             group.clear()
@@ -175,7 +176,7 @@ class ContainerPool:
         return None
 
     def _make(self, limits: Limits) -> Container:
-        """Launch a container for the caller, who has already been counted."""
+        """Launch a container for a caller; `_launching` must already include it."""
         container = None
         try:
             container = self._launch(limits)
@@ -201,7 +202,7 @@ class ContainerPool:
             self._end(container)
 
     def _refill(self) -> None:
-        """Launch one container if one is missing, then look again."""
+        """Launch one unused container if fewer than `warm` are ready, then check again."""
         with self._change:
             if self._closed or len(self._fresh) >= self._warm or self._alive() >= self._max_containers:
                 return

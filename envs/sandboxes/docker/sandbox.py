@@ -1,13 +1,13 @@
-"""The docker backend: programs run in hardened containers, by the same runner as everywhere.
+"""The docker backend: programs run in hardened containers, in the same runner as in every other backend.
 
-    sandbox     what a caller holds: sessions and one-shot runs
-    pool        containers kept warm, given out, given back, thrown away
-    containers  one container: made, started, ended      hardening   how it is locked up
-    stream      the one stream to the supervisor in it   owners      whose it is, and the reaper
-    images      which image, and how it is built         guards      what is enforced
-    connection  the engine
+    sandbox     the backend: sessions and one-shot runs
+    pool        keeps containers ready, hands them out, takes them back, discards them
+    containers  creates, starts and ends a container     hardening   the settings that isolate it
+    stream      the stream to the supervisor in it       owners      names its owner; removes abandoned containers
+    images      checks and builds images                 guards      the capabilities of a container
+    connection  the connection to the engine
 
-A container dies with the stream to it: nothing here has to be alive for that, so a killed trainer leaves none behind.
+A container ends when the stream to it closes. The kernel closes it if the trainer is killed, so no container is left.
 """
 
 import asyncio
@@ -54,9 +54,10 @@ class ContainerStream(SocketStream):
 class DockerSandbox(FramedSandbox):
     """Runs programs in containers of an engine: Docker, or Podman behind its socket.
 
-    `image`: "python", "runner", "judge", or one of your own built on these. `engine`: its address, else DOCKER_HOST or
-    the usual socket. `runtime`: "runsc" for gVisor. `cpus`: how many a container may use, 0 for all.
-    `max_containers`: further callers wait for one. `warm`: the number of unused containers to keep ready.
+    `image`: "python", "runner", "judge", or one of your own built on these. `engine`: the engine's address; None means
+    DOCKER_HOST or the usual socket. `runtime`: "runsc" for gVisor. `cpus`: how many a container may use, 0 for all.
+    `max_containers`: the most containers at once; further callers wait. `warm`: the number of unused containers to keep
+    ready.
     """
 
     def __init__(
@@ -111,7 +112,10 @@ class DockerSandbox(FramedSandbox):
         return await self._run_in(await self._taken(True, None, blocking), request, container_limits, blocking)
 
     def reap(self) -> int:
-        """Remove the containers whose owner is gone, as opening does, and return their number."""
+        """Remove the containers whose owner process has ended, and return their number.
+
+        Opening a sandbox also does this.
+        """
         with self._connection.client() as api:
             return owners.reap(api)
 
@@ -123,7 +127,7 @@ class DockerSandbox(FramedSandbox):
         self._launcher.close()
 
     def _special_limits(self, limits: Limits) -> Limits | None:
-        """Return the limits if they need a container with special settings, otherwise None."""
+        """Return the limits if they need a container with other settings than the pool's, otherwise None."""
         same = all(getattr(limits, name) == getattr(self.limits, name) for name in _OF_THE_CONTAINER)
         return None if same else limits
 
@@ -189,12 +193,12 @@ class DockerSandbox(FramedSandbox):
         self._launcher.end(container.identity)
 
     def forget(self) -> None:
-        """Drop everything in a forked child process. The parent keeps it."""
+        """Forget the pool and its containers in a forked child process. The parent keeps them."""
         self._pool.forget()
         self._closed = True
 
 
 def _is_ordinary(result: Result) -> bool:
-    """Return whether nothing happened in the run after which a container must not be used again."""
+    """Return whether the container may be used again: no signal, no timeout, and no limit reached except output's."""
     was_normal = result.signal is None and not (result.timed_out or result.oom or result.state_lost)
     return was_normal and result.limit_hit in ("", "output")

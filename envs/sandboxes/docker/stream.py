@@ -1,7 +1,7 @@
 """The stream to a container's supervisor: its standard input and output, through the engine's socket.
 
-It is a socket like any other, but the engine packs the output: 8 bytes say which of the two outputs it was
-and how long, then come the bytes. The supervisor's standard error is kept for the error message when it dies.
+The engine sends the output in packets: 8 bytes say whether it is standard output or standard error, and how long it is;
+then the output follows. The end of the standard error is kept for the error message after the supervisor has ended.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class AttachStream(socket.socket):
 
     @property
     def error_text(self) -> str:
-        """The end of the supervisor's standard error."""
+        """Return the end of the supervisor's standard error."""
         return self._error_bytes.decode(errors="replace").strip()
 
     def recv(self, size: int, flags: int = 0) -> bytes:

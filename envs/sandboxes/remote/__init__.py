@@ -1,10 +1,10 @@
-"""Sandboxes on another machine: `RemoteSandbox` asks `palaestra serve sandbox`, `FusionSandbox` asks SandboxFusion.
+"""Sandboxes on another machine: `RemoteSandbox` uses `palaestra serve sandbox`, `FusionSandbox` uses SandboxFusion.
 
     client ── connection ──── HTTP ──── server ── hosting ── any other backend
 
-What goes over HTTP are the frames that a runner reads: `framed` writes and reads them at this end, `messages` at the
-other. `connection` asks and asks again, `hosting` keeps the sessions. httpx is imported in `palaestra.endpoint.http`,
-starlette and uvicorn in `server`, all of them when first needed.
+HTTP transports the frames of a runner. The client writes and reads them in `framed`, the server in `messages`.
+`connection` sends requests and repeats them after failures; `hosting` keeps the sessions. Three libraries are imported
+when they are first needed: httpx (`palaestra.endpoint.http`), starlette (`server`) and uvicorn (`listening`).
 """
 
 from palaestra.envs.sandboxes.remote.client import RemoteSandbox

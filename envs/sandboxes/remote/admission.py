@@ -1,4 +1,4 @@
-"""Limits on what all clients of a server use together: a few programs run at once, others wait, more are refused."""
+"""Limits on what all clients of a server use together: some programs run at once, some wait, others are refused."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,11 +31,11 @@ class ServiceLimits:
 
 
 class Full(Exception):
-    """The server has no free place at the moment."""
+    """Raised when the server has no free place for a session or a program at the moment."""
 
 
 class Admission:
-    """Lets programs run, first come, first served."""
+    """Lets a limited number of programs run at once, in the order in which they arrived."""
 
     def __init__(self, service: ServiceLimits) -> None:
         self._service = service
@@ -44,7 +44,10 @@ class Admission:
 
     @asynccontextmanager
     async def admitted(self, patience: float) -> AsyncIterator[None]:
-        """Hold a run slot while a program runs. Raise `Full` if none is free within `patience` seconds."""
+        """Hold a run slot during the block.
+
+        Raise `Full` if too many programs wait or no slot is free within `patience` seconds.
+        """
         if self._slots.locked() and self.waiting >= self._service.most_waiting:
             raise Full
         self.waiting += 1

@@ -1,8 +1,9 @@
-"""A sandbox on another machine, or in another process, that `palaestra serve sandbox` provides.
+"""A sandbox that `palaestra serve sandbox` provides, on another machine or in another process.
 
-The client names sessions and requests, so that a request whose answer was lost is sent again but not executed
-again. A run that is cancelled here is ended there; when a client dies, the server notices the lost connection, or
-that no requests come. Not here: sessions and their requests (`framed`), repeated requests (`connection`).
+The client gives each session and each request a name. So it can send a request again if the answer was lost, and the
+server does not execute it twice. If a run is cancelled in the client, the server ends it. If a client dies, the server
+notices that the connection is lost or that no requests arrive. `framed` defines sessions and requests; `connection`
+repeats requests.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ class Greeting:
 
 
 class RemoteSandbox(FramedSandbox):
-    """A client. It keeps one thread for its connections, for all calling threads and event loops."""
+    """Client of a sandbox server. One background thread makes its requests for all threads and event loops."""
 
     def __init__(
         self,
@@ -57,10 +58,10 @@ class RemoteSandbox(FramedSandbox):
         patience: float = 60.0,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`limits` may be as wide as the server's. None means the usual ones, cut to those of the server.
+        """`limits` may not be higher than the server's. None means the default limits, each at most the server's.
 
-        `token_env` names the environment variable that holds the server's token. `patience` is the number of
-        seconds for which requests to a full or unreachable server are repeated. `transport` replaces the network.
+        `token_env` names the environment variable that holds the server's token. `patience` is the number of seconds
+        for which requests to a full or unreachable server are repeated. `transport` replaces the network.
         """
         super().__init__()
         self._connection = SandboxServerConnection("remote", url, token_env, patience, CONTENT_TYPE, transport)
@@ -77,7 +78,7 @@ class RemoteSandbox(FramedSandbox):
         return f"RemoteSandbox({self._connection.address})"
 
     def capabilities(self) -> Capabilities:
-        """Return what the server says that its backend enforces."""
+        """Return the guards that the server reports for its backend."""
         return self._capabilities
 
     def close(self) -> None:
@@ -100,7 +101,10 @@ class RemoteSandbox(FramedSandbox):
 
 
 class HttpStream(Stream):
-    """The requests of a session, one POST each. Lost requests are sent again, so a failure does not end the session."""
+    """A stream that sends each request as one HTTP POST.
+
+    Lost requests are sent again, so a failure does not end the session.
+    """
 
     grace = GRACE
 
@@ -147,7 +151,10 @@ class HttpStream(Stream):
         return await self._connection.ask(path, frame, read, HEAD_BYTES + max_bytes, seconds, blocking, patience)
 
     def _read(self, max_bytes: int, response: Response) -> tuple[FrameHead, bytes]:
-        """Return an answer, or its error as a header."""
+        """Return the frame in an answer.
+
+        An error is returned as a header, or raised as RetryableError if the server is full.
+        """
         try:
             head, body = unpack(response.body, max_bytes)
         except FrameError:

@@ -1,8 +1,10 @@
-"""The connection to a server of sandboxes, for plain code and any event loop. It repeats requests that may work later.
+"""The connection to a sandbox server, usable with and without an event loop.
 
-After a temporary failure (no connection, a lost one, a full server, a proxy's error page) requests are repeated for
-`patience` seconds; then it raises `Broken`. A wrong token is a `UsageError`, because every request would fail with
-it. Not here: what the messages mean (`client`, `fusion`), and HTTP (`palaestra.endpoint.http`).
+It repeats requests after temporary failures.
+
+Temporary failures are: no connection, a lost connection, a full server, and a proxy's error page. A request is repeated
+for `patience` seconds; then `Broken` is raised. A wrong token raises `UsageError` at once, because every request would
+fail. `client` and `fusion` define the messages, and `palaestra.endpoint.http` sends them.
 """
 
 import contextlib
@@ -36,7 +38,7 @@ _AGAIN = {408, 425, 429, 502, 503, 504}
 
 
 class SandboxServerConnection:
-    """A server, and one thread for all requests to it."""
+    """The connection to one server, with one background thread for all requests."""
 
     def __init__(
         self,
@@ -79,9 +81,11 @@ class SandboxServerConnection:
         blocking: bool,
         patience: float | None = None,
     ) -> T:
-        """Send a request. `seconds` is its usual time, `max_bytes` the largest body of its answer in bytes.
+        """Send a request and return what `read` makes of the answer.
 
-        `read` may raise `RetryableError`; what it cannot read is `Broken`.
+        `seconds` is the time that the request usually takes, `max_bytes` the largest body of the answer in bytes.
+
+        If `read` raises `RetryableError`, the request is repeated; if it cannot read the answer, `Broken` is raised.
         """
         patience = self.patience if patience is None else patience
         work = self._ask(path, body, read, max_bytes, seconds, patience)
@@ -104,7 +108,7 @@ class SandboxServerConnection:
         seconds: float,
         patience: float,
     ) -> T:
-        """Send a request on the thread of the loop, again while that may help."""
+        """Send a request on the background thread, and repeat it after temporary failures."""
         latest = time.monotonic() + patience
 
         async def attempt() -> T:
@@ -121,9 +125,9 @@ class SandboxServerConnection:
             raise Broken(f"{self.address} answered {self.hide_secret(str(error))}") from None
 
     def failure(self, response: Response, what: str) -> RetryableError | Broken:
-        """Return the error for an answer that no sandbox server gives.
+        """Return the error for an answer that does not come from a sandbox server.
 
-        It is a `RetryableError` if it may be the page of a proxy.
+        It is a `RetryableError` if a proxy may have sent the answer, else `Broken`.
         """
         beginning = plain(response.body[:500].decode("utf-8", "replace")) or "nothing"
         description = f"it answered {response.status}: {self.hide_secret(beginning)}"

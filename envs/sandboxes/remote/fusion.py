@@ -1,6 +1,9 @@
-"""A SandboxFusion server (arXiv:2412.00535) as a sandbox for single runs: what Open-AgentRL's recipes use.
+"""A SandboxFusion server (arXiv:2412.00535) as a sandbox for single runs.
 
-`POST /run_code`, JSON, as the server's `sandbox/server/sandbox_api.py` and `sandbox/runners/types.py` read in 2026:
+The recipes of Open-AgentRL use such a server.
+
+`POST /run_code` with JSON, according to the server's `sandbox/server/sandbox_api.py` and `sandbox/runners/types.py` in
+2026:
 
     asked     code, language, run_timeout, compile_timeout, memory_limit_MB (-1: none), stdin (text or null),
               files {path: base64}, fetch_files [path], args (of pytest)
@@ -10,11 +13,12 @@
                             may be null; status is Finished | TimeLimitExceeded | Error
               files         {path: base64} of fetch_files
     A return_code below 0 is the signal that ended the program. Bodies of 422 say what is wrong with a request. The
-    server keeps the first 1 MiB of each stream (others kept all), knows no token, no queue figures and no sessions.
+    server keeps the first 1 MiB of each stream (other versions keep all). It has no token, queue figures or sessions.
 
-By default that server isolates nothing (`isolation: none`): a container around it is the wall. It says so nowhere over
-the wire, so this backend claims no guard at all; `require` them of another backend. Left out: `/run_jupyter`, whose
-state ends with the request, other languages than Python and shell words, and fetching files, which one run needs not.
+By default the server isolates nothing (`isolation: none`) and relies on a container around it. It does not report its
+isolation, so this backend claims no guards; use another backend if you need `require`. Left out: `/run_jupyter`, whose
+state ends with the request, languages other than Python and shell commands, and fetching files, which a single run does
+not need.
 """
 
 import base64
@@ -66,7 +70,10 @@ _show_last("""
 
 
 class FusionSandbox(Sandbox):
-    """`run_once` of Python or of a command. Only time and output are bounded here; that server controls the rest."""
+    """Runs single programs, in Python or as a command, on a SandboxFusion server.
+
+    Only time and output are bounded by this class; the server is responsible for all other limits of a running program.
+    """
 
     has_sessions = False
 
@@ -79,7 +86,7 @@ class FusionSandbox(Sandbox):
         patience: float = 60.0,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`url` goes up to and without `/run_code`.
+        """`url` is the server's address without `/run_code`.
 
         `patience` is the number of seconds for which requests to a busy or unreachable server are repeated.
         """
@@ -95,7 +102,7 @@ class FusionSandbox(Sandbox):
         return f"FusionSandbox({self._connection.address})"
 
     def capabilities(self) -> Capabilities:
-        """Return no guards, because the server does not report what it enforces."""
+        """Return capabilities without any guard, and a note why: the server does not report what it enforces."""
         note = "a SandboxFusion server does not say what it isolates; its default is nothing, so its container must"
         return Capabilities(backend="fusion", notes=(note, _NO_SESSIONS))
 
@@ -128,7 +135,7 @@ class FusionSandbox(Sandbox):
 
 
 def request_of(execution: Execution, seconds: float) -> bytes | None:
-    """Return the body of a request, or None if the program is too large."""
+    """Return the body of a request, or None if the program or stdin is too large."""
     is_python, limits = isinstance(execution.program, str), execution.limits
     code = (
         execution.program
@@ -156,7 +163,7 @@ def request_of(execution: Execution, seconds: float) -> bytes | None:
 
 @dataclass(frozen=True)
 class _ProcessResult:
-    """Result of the program, or of its compiler."""
+    """Result of one process on the server: the program or its compiler."""
 
     status: Literal["Finished", "TimeLimitExceeded", "Error"]
     execution_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -167,7 +174,7 @@ class _ProcessResult:
 
 @dataclass(frozen=True)
 class _FusionResponse:
-    """The fields of an answer that are used."""
+    """The fields of the server's answer that this module uses."""
 
     status: Literal["Success", "Failed", "SandboxError"]
     message: str | None = None
@@ -179,7 +186,7 @@ _ANSWERS = TypeAdapter(_FusionResponse)
 
 
 def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
-    """Return the Result that the answer of the server describes."""
+    """Return the Result in an answer of the server; raise `Broken` if the server failed."""
     try:
         answer = _ANSWERS.validate_json(body, strict=True)
     except ValidationError as error:

@@ -1,11 +1,11 @@
-"""The server's half without HTTP: sessions by name, and the cleanup for clients that never come back.
+"""The sandbox server without HTTP: it keeps sessions by name, and ends those whose clients do not come back.
 
 - Each request has a name. If it is sent again, it gets the answer of the first one and is not executed again.
-- When no client waits for a request any more (the connection was lost, the client killed), it may be sent again for
-  `RETURN_SECONDS`; then its work is cancelled and its session ended. A session without a request for
-  `idle_seconds` is ended too.
+- If no client waits for a request any more (the connection was lost, the client killed), the request may be sent again
+  for `RETURN_SECONDS`; then its work is cancelled and its session ended. A session without a request for `idle_seconds`
+  is ended too.
 
-Not here: what a backend does with a program, how many may run at once (`admission`), and the token (`server`).
+`admission` limits how many programs run at once, and `server` checks the token.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class _Hosted:
 
 @dataclass(eq=False, slots=True)
 class _RequestResult:
-    """The answer to a request, or the task that works on it."""
+    """The task that works on a request, and holds the answer once it is done."""
 
     work: "asyncio.Task[bytes]"
     session: str
@@ -67,7 +67,7 @@ class _RequestResult:
     giving_up: asyncio.TimerHandle | None = None
 
     def size(self) -> int:
-        """Return the size of the kept answer in bytes, 0 without one."""
+        """Return the size of the kept answer in bytes; 0 if there is no answer."""
         answered = self.work.done() and not self.work.cancelled() and self.work.exception() is None
         return len(self.work.result()) if answered else 0
 
@@ -94,7 +94,7 @@ class Hosting:
         return figures
 
     async def answer(self, request: str, name: str, head: FrameHead, body: bytes, patience: float) -> bytes:
-        """Execute a request, or return the answer of an earlier one of this name. Cancelled when the client is gone."""
+        """Execute a request and return its answer; a request whose name was used before gets the earlier answer."""
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         operation = "run" if isinstance(head, bytes) else text_of(head, "op")
@@ -184,7 +184,10 @@ class Hosting:
 
     @asynccontextmanager
     async def _room(self, name: str, alone: bool = False) -> AsyncIterator[_Hosted]:
-        """Reserve a place for one more session, and free it if none is started. A program `alone` always gets one."""
+        """Reserve a place for a session, and free it if none is started.
+
+        A program without a session (`alone`) always gets one.
+        """
         if name in self._hosted:
             raise UsageError("there is a session of this name")
         if not alone and self._sessions() >= self.service.most_sessions:
@@ -202,7 +205,7 @@ class Hosting:
 
     @asynccontextmanager
     async def _visit(self, name: str, request: str) -> AsyncIterator[Session]:
-        """Yield a session; other requests to it wait."""
+        """Yield the session of this name; other requests to it wait until the block ends."""
         hosted = self._hosted.get(name)
         if hosted is None:
             raise Broken(
@@ -228,7 +231,7 @@ class Hosting:
         return sum(not hosted.alone for hosted in self._hosted.values())
 
     def _finished(self, request: str, work: "asyncio.Task[bytes]", keep: bool) -> None:
-        """Keep an answer, unless the server was full or the client can read it again."""
+        """Keep the answer of finished work if `keep` is True, unless the work was cancelled or the server was full."""
         if work.cancelled() or isinstance(work.exception(), Full) or not keep:
             self._answers.pop(request, None)
         elif request in self._answers:
@@ -239,7 +242,7 @@ class Hosting:
                 self._drop_old_answers()
 
     def _give_up(self, name: str, answer: _RequestResult) -> None:
-        """End the session of a request whose client has not come back."""
+        """Cancel a request whose client has not come back, and end its session."""
         if not answer.listeners and not answer.work.done():
             log.info("a client has gone during a request; its session is ended")
             answer.work.cancel()
@@ -271,7 +274,7 @@ class Hosting:
             self._drop_old_answers()
 
     def _drop_old_answers(self) -> None:
-        """Drop answers that are too old, and the oldest while they are too many or too large together."""
+        """Drop answers that are too old, then the oldest ones while all are too many or too large together."""
         now, count, size = time.monotonic(), 0, 0
         finished = [(request, answer) for request, answer in self._answers.items() if answer.work.done()]
         for request, answer in reversed(finished):

@@ -1,8 +1,9 @@
-"""A listening server with an address and a limit on strangers, for all our HTTP servers.
+"""Listens on an address for all HTTP servers of palaestra, and limits the number of strangers.
 
-A client is a stranger until the head of a request has come. Strangers are cut off after `HEAD_SECONDS`, and the
-oldest one at once if there are many, so that clients with the token get in. A refused client is cut off with the
-answer. Not here: the check of the token; an application reports it by the statuses 401 and 403.
+A stranger is a client that has connected, but whose first request has not arrived. A stranger is disconnected after
+`HEAD_SECONDS`, and the oldest one at once if there are more than `MAX_STRANGERS`, so that clients with the token can
+connect. A refused client is disconnected after the answer. The application checks the token and reports a wrong one by
+the statuses 401 and 403.
 """
 
 import asyncio
@@ -36,11 +37,14 @@ class _Door(socket.socket):
         self._strangers: dict[tuple[Any, ...], tuple[socket.socket, asyncio.TimerHandle]] = {}
 
     def listen(self, backlog: int = _QUEUED) -> None:
-        """Listen with our own queue length: the event loop would use the number that it accepts at once."""
+        """Listen with a queue of `_QUEUED` connections.
+
+        The event loop passes another number: how many it accepts at once.
+        """
         super().listen(_QUEUED)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection, and cut off the oldest stranger if there are too many."""
+        """Accept a connection, and disconnect the oldest stranger if there are too many."""
         connection, address = super().accept()
         self._known(address)  # An address whose connection has ended may come again.
         timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut, address)
@@ -50,7 +54,7 @@ class _Door(socket.socket):
         return connection, address
 
     def guarded(self, app: Any) -> Any:
-        """Wrap the application: refuse requests with two hosts, and end the connection after a refusal."""
+        """Wrap the application: refuse a request with more than one Host header, and disconnect after any refusal."""
 
         async def guard(scope: Any, receive: Any, send: Any) -> None:
             async def answer(message: Any) -> None:
@@ -91,7 +95,7 @@ def listen(
     key: Path | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve an application until SIGINT or SIGTERM. `ready` is called with the address; port 0 takes a free one."""
+    """Serve an application until SIGINT or SIGTERM. `ready` is called with the address; port 0 means any free port."""
     try:
         import uvicorn
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Frames that a server of sandboxes reads and writes: those of a runner, one in the body of each request.
+"""Messages of a sandbox server: the body of each request and of each answer is one frame of a runner's protocol.
 
-`POST /v2/SESSION/REQUEST` with a frame is answered by one; `GET /v2/capabilities` by JSON. Each request has a name, so
-that one that is sent again (its answer was lost on the way) is not executed again. All input is untrusted:
-it is checked here. Not here: the client's half (`framed`), HTTP itself (`client`, `server`).
+`POST /v2/SESSION/REQUEST` sends a frame and is answered with a frame; `GET /v2/capabilities` is answered with JSON.
+REQUEST is the name of the request: if it is sent again because its answer was lost, it is not executed again. Clients
+are not trusted, so this module checks all input. `framed` is the client's side; `client` and `server` handle HTTP.
 """
 
 import json
@@ -22,7 +22,7 @@ DONE = pack({"ok": True})
 
 
 def unpack(data: bytes, body_bytes: int) -> tuple[FrameHead, bytes]:
-    """Return the one frame in a body."""
+    """Return the frame in a body; raise FrameError unless the body is exactly one frame."""
     reader = wire.FrameReader(body_bytes)
     reader.feed(data)
     frame = reader.take()
@@ -42,7 +42,7 @@ def is_name(value: str) -> bool:
 
 
 def text_of(header: Header, name: str) -> str:
-    """Return a field of a header that must be a string."""
+    """Return a field of a header; raise UsageError if it is not a string."""
     value = header.get(name)
     if not isinstance(value, str):
         raise UsageError(f"a request that cannot be read: {name} is a {type(value).__name__}; expected a text")
@@ -65,7 +65,7 @@ def read_files(header: Header, body: bytes) -> tuple[dict[str, bytes], bytes]:
 
 
 def read_run(head: bytes, body: bytes) -> dict[str, Any]:
-    """Return the arguments of a run."""
+    """Return the arguments of a run, by name; raise UsageError if they cannot be read."""
     is_command, show_last, seconds, size = RUN.unpack(head) if len(head) == RUN.size else (False, False, 0.0, 0)
     if not 0 < seconds < float("inf") or size > len(body):
         raise UsageError(f"a request that cannot be read: a run of {seconds} s whose program has {size} bytes")

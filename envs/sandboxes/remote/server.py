@@ -1,9 +1,10 @@
-"""A sandbox for other machines: `serve` answers until it is stopped, and ends every session with it.
+"""The HTTP server of a sandbox for other machines: `serve` answers until it is stopped, and then ends every session.
 
-Clients need the token, which is compared in constant time and never logged. Without a token the server listens
-on this machine alone, answers only to a Host of this machine (or a web page whose name was made to point here could
-use it) and accepts only a content type that browsers do not send. Bodies have a largest size and a deadline. Not here:
-encryption, unless a certificate is given; connections (`listening`); what a session is (`hosting`).
+Clients need the token, which is compared in constant time and never logged. Without a token the server listens only on
+this machine, and refuses a Host header that names another machine; otherwise a web page whose name was made to point to
+this machine could use the server. Requests must have a content type that browsers do not send. Bodies have a largest
+size and a deadline. Traffic is encrypted only if a certificate is given. `listening` handles connections, `hosting` the
+sessions.
 """
 
 import asyncio
@@ -41,7 +42,10 @@ _MOST_PATIENCE = 1e6
 
 
 def application(sandbox: Sandbox, service: ServiceLimits, token: str = "", local: bool = True) -> "Starlette":
-    """Return the ASGI application. `local`: only this machine reaches the server; required without a token."""
+    """Return the ASGI application.
+
+    `local` is True if only this machine can reach the server, which is required without a token.
+    """
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
@@ -64,7 +68,7 @@ def application(sandbox: Sandbox, service: ServiceLimits, token: str = "", local
 
 
 class _SandboxHTTPApp:
-    """HTTP endpoints of the sessions."""
+    """The HTTP endpoints of a sandbox server."""
 
     def __init__(self, sandbox: Sandbox, service: ServiceLimits, token: str) -> None:
         self.hosting = Hosting(sandbox, service)
@@ -89,7 +93,7 @@ class _SandboxHTTPApp:
         return JSONResponse(content | {"figures": hosting.figures()})
 
     async def request(self, request: "Request") -> "Response":
-        """Answer one request, for as long as its client waits."""
+        """Answer one request; stop waiting for the answer if the client disconnects."""
         if refusal := self._refused(request):
             return refusal
         if request.headers.get("content-type") != CONTENT_TYPE:
@@ -142,13 +146,16 @@ class _SandboxHTTPApp:
             return _error(500, "broken", f"the server's backend failed: {type(error).__name__}")
 
     def _refused(self, request: "Request") -> "Response | None":
-        """Return the refusal of a request that may not use the server, or None."""
+        """Return the answer that refuses a request which may not use the server; None if it may."""
         refusal = refused(request, self._token)
         return _error(refusal[0], "usage", refusal[1]) if refusal else None
 
 
 def refused(request: "Request", token: bytes) -> tuple[int, str] | None:
-    """Return status and reason for a request with a wrong token, or, if none is needed, with a foreign host name."""
+    """Return the status and the reason of a refusal, or None.
+
+    With a token, a wrong token is refused; without one, a request whose Host names another machine.
+    """
     if token:
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         if not hmac.compare_digest(credentials.strip().encode(), token) or scheme.lower() != "bearer":
@@ -185,12 +192,12 @@ def _error(status: int, kind: str, text: str, **more: int) -> "Response":
 
 
 def is_this_machine(host: str) -> bool:
-    """Return True for a name of this machine that no other machine can reach."""
+    """Return True if a host name means this machine and no other machine can reach it."""
     return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def find_token(variable: str, host: str, usual: str = TOKEN_ENV) -> str:
-    """Return the token in an environment variable, or "" if only this machine can reach the server."""
+    """Return the token in an environment variable; "" if it is not set and only this machine can reach the server."""
     token = os.environ.get(variable, "").strip() if variable else ""
     if not token and is_this_machine(host) and variable in ("", usual):
         return ""
@@ -214,7 +221,7 @@ def serve(
     key: Path | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Answer until SIGINT or SIGTERM. `ready` is called with the address; port 0 takes a free one."""
+    """Answer requests until SIGINT or SIGTERM. `ready` is called with the address; port 0 means any free port."""
     service = service or ServiceLimits()
     listen(
         application(sandbox, service, token, is_this_machine(host)),

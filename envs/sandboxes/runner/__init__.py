@@ -1,16 +1,16 @@
-"""The runner: a process of its own that runs agents' programs, each in a forked cell.
+"""The runner: a separate process that runs agents' programs, each in a forked group of processes that is called a cell.
 
-It is started as a script (`python -I -S .../runner`), on this machine or in a container, so nothing in this folder may
-import anything but the standard library and its siblings. The trainer's half is `local` and `framed`, one folder up.
+It is started as a script (`python -I -S .../runner`), on this machine or in a container, so modules in this folder may
+import only the standard library and each other. The trainer's side is `local` and `framed`, one folder up.
 
-    __main__             what to be: supervisor or zygote
-    supervisor           the loop: connections, deadlines, zygotes
+    __main__             starts the supervisor or a zygote
+    supervisor           the event loop: connections, deadlines, zygotes
     connections          a client's stream of requests
-    sessions             what a connection can ask for
-    runs, measures       one run, and what it came to
-    zygotes, cells       what the supervisor knows of zygotes, of cells and of processes in them
-    zygote               a warm interpreter that is forked for every cell; the init of a cell that stays
-    console, orders      runs the agent's code inside its cell; what it is told and answers
-    wire, output, files, preload                                       frames, capped output, files, warm imports
-    cell, root, seccomp, landlock, rlimits, cgroups, watching, syscalls, probe  the walls
+    sessions             the requests of a connection: start, run, put, fork and others
+    runs, measures       one run, and its result
+    zygotes, cells       the supervisor's records of zygotes, of cells and of the processes in them
+    zygote               a warm interpreter that is forked for every cell; also the init of a session's cell
+    console, orders      runs the agent's code inside its cell; its orders and answers
+    wire, output, files, preload             frames, captured output, a session's files, modules to import in advance
+    cell, root, seccomp, landlock, rlimits, cgroups, hierarchies, watching, syscalls, probe      the isolation
 """

@@ -1,7 +1,7 @@
-"""`python -I -S .../runner ROLE [SETTINGS]`: be the supervisor or, started by it, a zygote.
+"""`python -I -S .../runner ROLE [SETTINGS]`: run the supervisor or a zygote, which the supervisor starts.
 
-Its folder is imported as the package `runner`. The folder above it is on the path for that one import alone: nothing
-else that lies there may be imported here, least of all by the agent.
+The folder of this file is imported as the package `runner`. The folder above it is on `sys.path` only for this import,
+so that nothing else in it can be imported, above all not by the agent.
 """
 
 import importlib

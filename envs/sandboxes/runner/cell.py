@@ -1,25 +1,24 @@
-"""The walls round a session: what a zygote does once, what each forked session does, and in which order.
+"""The isolation of a session: what a zygote does once, what each forked session does, and in which order.
 
-    enter_zygote     namespaces, a root folder of its own        once, before anything is imported for the agent
-    fork_session     a child that is PID 1 of a new pid namespace
-    enter_session    its own /proc and scratch folders           still privileged: an init may fork the console after it
+    enter_zygote     enter namespaces and a new root folder: once, before anything is imported for the agent
+    fork_session     fork a child that is PID 1 of a new pid namespace
+    enter_session    mount its own /proc and scratch folders; still privileged, because an init forks consoles later
+    confine          give up all privileges; the agent's code may run after it
+    enter_branch     move a forked console to its own folder
 
-    confine          everything given up                         the agent's code may run after it
-    enter_branch     a forked console leaves the old folder
+Settings are a plain dict, because they are sent over a pipe:
 
-Settings are a plain dict, since they come over a pipe:
-
-    mode         "root" and "user": namespaces, with and without privileges; "container": the container is the wall, and
+    mode         "root" and "user": namespaces, with and without privileges; "container": the container isolates, and
                  only limits, filter and Landlock are added
     readonly     folders to show beside the interpreter: site-packages
-    hidden       folders below them that are empty in there: packages that hold the answers to what is asked
-    owner        pid of the supervisor, which makes the users of its slots its own
-    memory_tree  whether a control group counts the session's memory; where none does, memfd is refused
+    hidden       folders below them that programs see as empty: packages that contain the solutions of tasks
+    owner        pid of the supervisor, from which the user ids of its slots are computed
+    memory_tree  whether a control group counts the session's memory; if none does, memfd is refused
     environment  variables for the agent's programs beside the few that are always set
-    scratch      mode "container": the folder that takes the place of /work; all that is in it is wiped
+    scratch      mode "container": the folder that takes the place of /work; everything in it is deleted
 
-Limits are a plain dict with the fields of `Limits`. No process started here can outlive the zygote: the kernel ends a
-pid namespace with its PID 1, which is bound to its parent by a death signal.
+Limits are a plain dict with the fields of `Limits`. No process in the namespaces can outlive the zygote: the kernel
+ends a pid namespace with its PID 1, which is killed when its parent ends (death signal).
 """
 
 import contextlib
@@ -53,7 +52,10 @@ CellSettings = Mapping[str, Any]
 
 
 def enter_zygote(settings: CellSettings) -> None:
-    """Become PID 1 of new namespaces. It returns in a new process; the old one waits and ends like it."""
+    """Enter new namespaces, in the modes that have them. This returns in a new process, PID 1 of the namespaces.
+
+    The old process waits for the new one and ends with the same status.
+    """
     global _own_pid_namespace
     if _has_namespaces(settings):
         if settings["mode"] == "user":
@@ -77,7 +79,10 @@ def enter_zygote(settings: CellSettings) -> None:
 
 
 def fork_session(settings: CellSettings) -> int:
-    """Fork a child that is PID 1 of a pid namespace, alone in a network. A raw clone skips libraries' handlers."""
+    """Fork a child and return its pid (0 in the child). It is PID 1 of a pid namespace and has a network of its own.
+
+    In the mode "container" it has neither. The fork handlers of Python modules do not run.
+    """
     global _mapped
     _mapped = rlimits.mapped()
     if not _has_namespaces(settings):
@@ -99,7 +104,8 @@ def fork_session(settings: CellSettings) -> int:
 def enter_session(limits: Mapping[str, Any], slot: int, settings: CellSettings) -> int:
     """Mount /proc and the scratch in the child, and return an O_PATH descriptor of the scratch folder.
 
-    There, `0` is the working folder and `tmp` is /tmp and /dev/shm: one file system, so that they count together.
+    In the scratch folder, `0` is the working folder, and `tmp` is both /tmp and /dev/shm. All are in one file system,
+    so that they count together.
     """
     scratch = _scratch(settings)
     if _has_namespaces(settings):
@@ -122,7 +128,7 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: CellSettings) 
 
 
 def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: tuple[int, ...] = ()) -> None:
-    """Give up everything but 0, 1, 2, the kept descriptors and the limits. There is no way back from here."""
+    """Close every descriptor except 0, 1, 2 and `keep`, set the limits, and give up all privileges for good."""
     kernel.close_all_but((0, 1, 2, *keep))
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
@@ -145,12 +151,12 @@ def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: 
 
 
 def enter_branch(folder: str, settings: CellSettings) -> None:
-    """Go to the branch's folder in the scratch (the supervisor made it) and lose the others. For a fork of a console.
+    """Move a forked console to its branch's folder, which the supervisor made, and take away access to other folders.
 
-    A further layer of Landlock, so it needs no privilege. Layers only ever take away: what a branch of this branch is
-    to have must be within reach now, so its folder lies in this one. /tmp stays shared with the original, and the
-    original can look into the branch: both are the same agent's. The kernel stacks 16 layers; a branch of a later
-    generation keeps the walls of the one that it came from, and may look into that one's folder by its absolute path.
+    This adds a layer of Landlock, which needs no privilege. A layer can only take rights away, so the folder of a
+    branch of this branch is created inside this one. /tmp stays shared with the original, and the original can read the
+    branch's folder: both belong to the same agent. The kernel allows 16 layers; a branch of a later generation gets no
+    layer of its own, and can read the folder of the branch that it came from by its absolute path.
     """
     scratch = _scratch(settings)
     branch_folder = f"{scratch}/{folder}"
@@ -177,14 +183,17 @@ def _scratch(settings: CellSettings) -> str:
 
 
 def user_of(slot: int, settings: CellSettings) -> int | None:
-    """Return the user of a slot, which owns its pipes and whose processes are counted apart; None without a choice."""
+    """Return the user id for the programs of a slot, or None if it cannot be chosen.
+
+    In the mode "root" each slot has its own user, who owns its pipes and whose processes are counted separately.
+    """
     if settings["mode"] == "root":
         return _FIRST_SLOT + int(settings["owner"]) % _OWNERS * _SLOTS + slot % _SLOTS
     return _AGENT if settings["mode"] == "container" and os.geteuid() == 0 else None
 
 
 def _unshare_with_user(flags: int) -> None:
-    """Enter a user namespace in which we are the agent's user, and the only one."""
+    """Enter a user namespace whose only user is the agent's; outside it is the user of this process."""
     user, group = os.geteuid(), os.getegid()
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
     kernel.unshare(kernel.CLONE_NEWUSER | flags)
@@ -194,9 +203,11 @@ def _unshare_with_user(flags: int) -> None:
 
 
 def _continue_as_init() -> None:
-    """Fork, and return in the child, the first process of the new pid namespace. The parent waits and ends as it ends.
+    """Fork, and return only in the child, the first process of the new pid namespace.
 
-    So whoever sends this process a SIGTERM and waits for it knows that all that lived in the namespace is gone.
+    The parent ends with the child's status.
+
+    So if a process sends the parent a SIGTERM and waits for its end, all processes of the namespace have ended by then.
     """
     pid = os.fork()
     if pid == 0:
@@ -212,7 +223,10 @@ def _continue_as_init() -> None:
 
 
 def _replace_environment(settings: CellSettings, packages: list[str]) -> None:
-    """Replace the caller's variables by a few of ours, and wipe them: /proc shows those at a process's start."""
+    """Replace the caller's environment variables by a few of ours.
+
+    Overwrite the old ones in memory, because /proc shows them.
+    """
     scratch = "/tmp" if _has_namespaces(settings) else f"{_scratch(settings)}/tmp"
     programs = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]
     os.environ.clear()

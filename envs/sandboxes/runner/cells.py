@@ -1,7 +1,8 @@
-"""What the supervisor knows of the cells that were forked from zygotes, and of the processes in a cell.
+"""The supervisor's records of the cells that were forked from zygotes, and of the processes in a cell.
 
-Each object takes in what its socket says, keeps it as plain attributes, and wakes whoever waits. What comes from a
-zygote or an init is believed; what comes from a console is a few bytes, looked at by the session that asked for them.
+Each object reads messages from its socket, keeps them as plain attributes, and wakes the connection that waits.
+Messages of a zygote or an init are trusted. A console sends only a few bytes, which the session that waits for them
+checks.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ _view = memoryview(_buffer)
 
 
 class Waiter(Protocol):
-    """Interface of an object that waits for a change."""
+    """Interface of an object that is woken when something has changed."""
 
     def wake(self) -> None: ...
 
 
 class Host(Protocol):
-    """Interface of the supervisor. Zygotes, sessions and connections are defined in files that import this one."""
+    """Interface of the supervisor. Some types are `Any`, because the modules that define them import this one."""
 
     mode: str
     namespaces: bool
@@ -58,7 +59,7 @@ class Host(Protocol):
 
 
 class Process:
-    """A process that runs an agent's code: a console, or what it became."""
+    """A process that runs an agent's code: a console, or the program that replaced it."""
 
     def __init__(self, host: Host, waiter: Waiter, channel: socket.socket) -> None:
         self._host, self._waiter = host, waiter
@@ -118,7 +119,7 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """Return whether the process has ended, also before its exit message has arrived."""
+        """Return whether the process has ended, even if its exit message has not arrived yet."""
         return self.died is not None or (self._end is not None and bool(self._end.poll(0)))
 
     def peak_memory(self) -> int:
@@ -134,7 +135,7 @@ class Process:
         self._waiter.wake()
 
     def tell(self, order: bytes, *descriptors: int) -> None:
-        """Send an order. If it cannot be sent, the process is dead or the deadline of the run passes."""
+        """Send an order. If that fails, nothing is raised: the process is dead, or the run ends at its deadline."""
         with contextlib.suppress(OSError):
             if descriptors:
                 socket.send_fds(self.channel, [order], descriptors)
@@ -186,7 +187,7 @@ class Cell:
         self._expected: list[Process] = []
 
     def ordered(self, group: Cgroup | None) -> tuple[CellMessage, list[int]]:
-        """Return the order for a zygote and its descriptors. In a one-shot cell, PID 1 joins the group by itself."""
+        """Return the order to fork this cell, and its descriptors. A one-shot cell's PID 1 joins the group itself."""
         joining = group.join_descriptors() if group is not None and self.kind == "once" else []
         self.channel.setblocking(False)
         self._host.watch(self.channel.fileno(), self._hear)
@@ -242,7 +243,7 @@ class Cell:
         self.tell({"op": "adopt", "pid": pid})
 
     def sweep(self, group: Cgroup | None) -> None:
-        """End every process of a session but the init; a session that shares this cell has its group alone."""
+        """End every process of a session except the init; if sessions share the cell, only those in `group`."""
         if self.seats == 1:
             self.tell({"op": "sweep"})
         elif group is not None:
@@ -288,6 +289,6 @@ class Cell:
 
 
 def host_pid(pidfd: int) -> int:
-    """Return the pid of a pidfd in this pid namespace; 0 if the process is gone."""
+    """Return the pid of a pidfd in this pid namespace; 0 if the process has ended."""
     with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
         return max(int(file.read().partition(b"\nPid:")[2].split(None, 1)[0]), 0)

@@ -1,10 +1,11 @@
 """Control groups: memory, processes and CPU time of a whole tree, counted by the kernel. Version 1 and version 2.
 
-An owner (the supervisor) has one folder, and a group for each session below it. The folder's name says whose it is
-(pid namespace, pid, start time), so that groups of an owner that was killed can be told and swept by the next one. The
-groups hang below the owner's own group where they can: what bounds the owner bounds them too.
+An owner (the supervisor) has one folder, with a group for each session below it. The folder's name identifies the owner
+(pid namespace, pid, start time), so that the next owner can find and remove the groups of one that was killed. If
+possible, the groups are below the owner's own group, so that its limits hold for them too.
 
-An ordinary user without delegation can have no groups: `find` says why. What is left then is `watching`.
+An ordinary user without delegation cannot have groups: `find` raises `Unavailable` with the reason, and `watching` is
+used.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ class Cgroup:
     """One session's group: a folder in version 2, one for each controller in version 1."""
 
     def __init__(self, memory: Path, pids: Path, *shares: Path) -> None:
-        """`shares`: of version 1, one that gives a session its share of the processor and one that counts the use."""
+        """`shares` are folders of version 1: one shares out the processor, and one counts its use."""
         self._memory, self._pids = memory, pids
         self.folders = list(dict.fromkeys((memory, pids, *shares)))
         """Folders that processes join and that are removed in the end; none if the group is an engine's."""
@@ -49,8 +50,8 @@ class Cgroup:
     def join_descriptors(self) -> list[int]:
         """Return opened files through which a process joins by itself, with `join(descriptors)`.
 
-        Cheaper and surer than `add`: version 1 moves a lone thread without a lock of the whole machine, and whatever
-        the process does afterwards is counted here.
+        This is cheaper and safer than `add`: version 1 moves a single thread without a lock of the whole machine, and
+        everything that the process does afterwards is counted in this group.
         """
         name = "cgroup.procs" if self._unified else "tasks"
         return [os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
@@ -65,15 +66,15 @@ class Cgroup:
         return [int(word) for word in words(self._memory / "cgroup.procs")]
 
     def oom_kills(self) -> int:
-        """Return the number of processes that the kernel killed here for memory."""
+        """Return the number of processes in this group that the kernel killed for memory."""
         return self._kills.value()
 
     def pids_hits(self) -> int:
-        """Return how often a fork was refused here."""
+        """Return how often the limit of processes refused a fork in this group."""
         return self._refusals.value()
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds of all processes here, also of those that have ended; None if they are not counted."""
+        """Return the CPU seconds of all processes of the group, also of ended ones; None if they are not counted."""
         fields = self._used.text().split()
         if self._unified:
             return int(fields[1]) / 1e6 if fields[:1] == [b"usage_usec"] else None
@@ -84,14 +85,17 @@ class Cgroup:
         return self._current.text() in (b"0\n", b"1\n")
 
     def reusable(self) -> bool:
-        """Return whether the group is as good as new: no process, hardly any memory, and never a `kill`."""
+        """Return whether another session can use the group: no process, hardly any memory, and never killed."""
         if self._killed or not self.bounds or self._current.text() != b"0\n":
             return False
         usage = self._usage.text().strip()
         return usage.isdigit() and int(usage) * _LEFTOVER_SHARE < self.bounds[0]
 
     def kill(self) -> None:
-        """Kill all processes, and those that they fork meanwhile; none in an engine's group, where the runner is."""
+        """Kill all processes, and those that they fork meanwhile.
+
+        Kill none in an engine's group, which contains the runner.
+        """
         if not self.folders:
             return
         self._killed = True
@@ -112,7 +116,7 @@ class Cgroup:
             time.sleep(0.001)
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
-        """Remove the group. Return False while processes are still dying in it: call again later."""
+        """Remove the group. Return False if processes in it are still ending; then call this again later."""
         for counter in (self._kills, self._refusals, self._current, self._usage, self._used):
             counter.close()
         outcomes = [remove(folder, seconds) for folder in self.folders]
@@ -120,8 +124,7 @@ class Cgroup:
 
 
 class _Counter:
-    """A number behind a name in a file. It is read after every step of a session and seldom changes, so the file stays
-    open."""
+    """A number in a file, found by the name before it. The file stays open, because it is read after every step."""
 
     def __init__(self, path: Path, name: bytes) -> None:
         self._path, self._name = path, name
@@ -150,7 +153,7 @@ class _Counter:
 def around() -> Cgroup | None:
     """Return the group of the container that this process is in; None if it cannot be read.
 
-    The engine set its limits and removes it. Only its counters are read here: all processes are in it already.
+    The engine set its limits and removes it. This process only reads its counters: all processes are in it already.
     """
     top = Path("/sys/fs/cgroup")
     for memory, pids, counter in ((top / "memory", top / "pids", "memory.oom_control"), (top, top, "memory.events")):
@@ -162,14 +165,14 @@ def around() -> Cgroup | None:
 
 
 class Cgroups:
-    """An owner's folder in each hierarchy that is needed; made by `find`."""
+    """An owner's folders, one in each hierarchy that is needed, and the groups below them; `find` returns it."""
 
     def __init__(self, folders: dict[str, Path], mounts: list[Path]) -> None:
         self._folders, self._mounts = folders, mounts
         self._idle: list[Cgroup] = []
 
     def take(self, name: str, limits: Mapping[str, Any]) -> Cgroup:
-        """Return an idle group with these limits, or a new one, which costs a twentieth of a short program."""
+        """Return an idle group with these limits, or a new one, which costs a twentieth of the time of a short run."""
         bounds = limits["memory_bytes"], limits["processes"]
         for group in self._idle:
             if group.bounds == bounds and group.reusable():
@@ -206,7 +209,7 @@ class Cgroups:
         return group
 
     def sweep(self) -> int:
-        """End and remove the groups of owners that are gone, and return the number of these owners."""
+        """End and remove the groups of owners that have ended, and return the number of these owners."""
         abandoned = hierarchies.abandoned(self._mounts)
         for folder in abandoned:
             _clear(folder)

@@ -1,6 +1,8 @@
-"""A client's stream: requests taken in, worked off one at a time, answered. A client that lets go ends what it had.
+"""A client's stream: it reads requests, executes one at a time, and answers.
 
-What is not here: the loop that calls it (`supervisor`), and what the requests do (`sessions`).
+When the client closes it, its session ends.
+
+`supervisor` is the loop that calls this module, and `sessions` executes the requests.
 """
 
 import json
@@ -20,7 +22,7 @@ _view = memoryview(_buffer)
 
 
 class ClientConnection:
-    """One client's stream: a request at a time, the steps it takes, its reply."""
+    """One client's stream, with its session and the steps of the request in progress."""
 
     def __init__(self, supervisor: Host, reading: int, writing: int, preload: str) -> None:
         self._supervisor, self._reading, self._writing = supervisor, reading, writing
@@ -58,7 +60,7 @@ class ClientConnection:
             self.end()
 
     def step(self) -> None:
-        """Continue the request, and answer when it is done."""
+        """Continue the request in progress, and send its reply when it is done."""
         if self._steps is None:
             return
         try:
@@ -149,7 +151,7 @@ class ClientConnection:
         self._supervisor.sessions.pop(self._number, None)
 
     def end(self) -> None:
-        """End everything of a client that has closed its stream."""
+        """End the session and the request of a client that has closed its stream."""
         self._supervisor.unwatch(self._reading)
         self._supervisor.wait(self, None)
         if self._steps is not None:

@@ -1,7 +1,7 @@
-"""The process that runs the agent's code, after the walls are up. Nothing it says is believed beyond its own session.
+"""The console: the process that runs the agent's code, after it was isolated. Its replies affect only its own session.
 
 It takes orders from the supervisor over a socket (see `orders`); for a script or a command the socket is closed before
-the code runs. What is not here: limits, time and measures, which are set and taken outside.
+the code runs. Limits are set before the code runs; the supervisor limits the time and measures.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -37,7 +37,7 @@ _interrupt, _count_threads = signal.default_int_handler, _thread._count
 
 
 class Console:
-    """One interpreter's variables, and the socket its orders come by."""
+    """The variables of one interpreter, and the socket over which its orders come."""
 
     def __init__(self, channel: socket.socket, settings: cell.CellSettings, scratch: str) -> None:
         self._channel, self._settings, self._scratch = channel, settings, scratch
@@ -86,7 +86,7 @@ class Console:
         return orders.unpack(message, descriptors), descriptors
 
     def _adopt(self, descriptors: list[int], has_stdin: bool) -> None:
-        """Put stdin in place, if there is one, and stdout and stderr, unless those of the run before are used again."""
+        """Use the received descriptors as stdin, stdout and stderr; those that were not sent stay as they are."""
         new_outputs = len(descriptors) > 1
         for descriptor, target in zip(descriptors, (0, 1, 2) if has_stdin else (1, 2), strict=False):
             os.dup2(descriptor, target)
@@ -101,7 +101,7 @@ class Console:
         sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
 
     def _script(self, program: bytes, show_last: bool) -> NoReturn:
-        """Behave as `python main.py` does, to the end of the process; print the last value where that is wanted."""
+        """Run a program as `python main.py` does, and end the process; print the last value if `show_last`."""
 
         def work() -> None:
             value = self._exec(program, "main.py", show_last=show_last)
@@ -133,7 +133,10 @@ class Console:
             sys.path_importer_cache.pop(os.getcwd(), None)  # files may come before the next run
 
     def _exec(self, program: bytes, name: str, *, show_last: bool = False) -> object:
-        """Compile and run in the session's variables; return the value of the last expression if `show_last`."""
+        """Compile and run a program in the session's variables.
+
+        With `show_last`, return the value of its last expression.
+        """
         text = program.decode("utf-8", "replace")
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         if not show_last:
@@ -148,7 +151,7 @@ class Console:
         return eval(compile(ast.Expression(final.value), name, "eval", dont_inherit=True), self._main.__dict__)
 
     def _guarded(self, work: Callable[[], object]) -> int:
-        """Do the agent's work and return its exit code. Print what it raises as Python would."""
+        """Call `work`, which runs the agent's code, and return its exit code. Print an exception as Python does."""
         try:
             try:
                 _set_handler(_SIGINT, _interrupt)
@@ -164,7 +167,7 @@ class Console:
         return 0
 
     def _leave(self, code: int) -> NoReturn:
-        """End the process as an interpreter ends, without freeing what the kernel frees anyway."""
+        """End the process as an interpreter ends, but leave it to the kernel to free the memory."""
 
         def run_exit_hooks() -> None:
             threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as every script does
@@ -178,7 +181,7 @@ class Console:
         os._exit(code)
 
     def _fork(self, area: str, channel: socket.socket) -> None:
-        """Fork a branch. It is an orphan, so that the session's init reaps it; its files are a copy."""
+        """Fork a branch with a copy of the files. It becomes an orphan, so that the session's init reaps it."""
         _flush()
         dice = random.getstate()  # `random` draws a new seed in every child; a branch is to go on as this one would
         try:
@@ -240,7 +243,7 @@ def prepare() -> None:
 
 
 def _execute(words: list[str]) -> NoReturn:
-    """Become another program, or exit with the shell's codes if that fails."""
+    """Replace this process by another program; if that fails, exit with the status that a shell uses (126 or 127)."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     rlimits.free_address_space()
@@ -282,7 +285,7 @@ def _flush() -> None:
 
 
 def _special_files(folder: str, names: list[str]) -> list[str]:
-    """Return the names that a branch gets no copy of: pipes, sockets and devices."""
+    """Return the names that are not copied for a branch: pipes, sockets and devices."""
     modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
     return [
         name for name, mode in modes.items() if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode))

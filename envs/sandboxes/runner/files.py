@@ -1,7 +1,7 @@
-"""Files in and out of a session's folder, by the supervisor, from outside: the session's process has no part in it.
+"""Reads and writes files in a session's folder. The supervisor does this from outside, without the session's processes.
 
-A path is walked one name at a time through descriptors and no link is followed, so nothing a program does meanwhile can
-lead outside. Only regular files are touched; a pipe or a device is refused without waiting for anybody.
+A path is opened one name at a time through descriptors and no link is followed, so a program cannot lead it outside
+meanwhile. Only regular files are read and written; a pipe or a device is refused without waiting.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ NAME_BYTES, DEPTH = 255, 32
 
 
 def _names(path: str) -> list[str]:
-    """Return the steps of a path below the folder."""
+    """Return the names along a path below the folder; raise OSError if it leaves the folder or cannot be used."""
     names = [name for name in path.split("/") if name not in ("", ".")]
     if path.startswith("/") or ".." in names:
         raise OSError(errno.EACCES, "a path must stay below the session's folder", path)
@@ -27,7 +27,7 @@ def _names(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _folder(root: int, names: list[str], *, make: bool = False) -> Iterator[int]:
-    """Open the folder at these steps; `make` creates missing ones, with the owner of the first."""
+    """Open the folder at these names below `root`; `make` creates missing ones, with the owner of `root`."""
     here = os.open(".", _FOLDER, dir_fd=root)
     try:
         owner = os.fstat(here)
@@ -52,12 +52,12 @@ def _own(descriptor: int, owner: os.stat_result) -> None:
 
 
 def child(root: int, name: str) -> int:
-    """Return the descriptor of a folder, which the caller closes."""
+    """Open a folder in `root`, and return its descriptor, which the caller closes."""
     return os.open(name, _FOLDER, dir_fd=root)
 
 
 def branch(scratch: int, area: str, original: int) -> int:
-    """Create the area of a branch in the scratch folder, and return a working folder in it, like the original."""
+    """Create the folder `area` of a branch in the scratch folder; return the descriptor of its working folder."""
     *above, name = area.split("/")
     owner = os.fstat(original)
     with _folder(scratch, above) as folder:
@@ -73,7 +73,7 @@ def branch(scratch: int, area: str, original: int) -> int:
 
 
 def put(root: int, path: str, data: bytes | memoryview) -> None:
-    """Write a regular file below the folder `root`; it belongs to whom the folder belongs to."""
+    """Write a regular file below the folder `root`; the owner of `root` owns it."""
     if not _names(path):
         raise OSError(errno.EISDIR, "a file needs a name", path)
     with _regular(root, path, os.O_WRONLY | os.O_CREAT) as file:
@@ -85,7 +85,7 @@ def put(root: int, path: str, data: bytes | memoryview) -> None:
 
 
 def get(root: int, path: str, max_bytes: int) -> bytes:
-    """Return the content of a regular file of at most `max_bytes` bytes."""
+    """Return the content of a regular file; raise OSError if it has more than `max_bytes` bytes."""
     with _regular(root, path, os.O_RDONLY) as file:
         size = os.fstat(file).st_size
         if size > max_bytes:
@@ -99,7 +99,7 @@ def get(root: int, path: str, max_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def _regular(root: int, path: str, flags: int) -> Iterator[int]:
-    """Open a regular file; with O_CREAT create it and the folders on the way."""
+    """Open a regular file; with O_CREAT create it, and missing folders on its path."""
     *steps, name = _names(path) or ["."]
     with _folder(root, steps, make=bool(flags & os.O_CREAT)) as folder:
         file = os.open(name, _FILE | flags, 0o644, dir_fd=folder)
@@ -126,7 +126,7 @@ def listdir(root: int, path: str, max_names: int) -> list[str]:
 
 
 def empty(folder: str) -> None:
-    """Remove what is in a folder, also what a program has locked or nested: folders are opened and moved up."""
+    """Delete everything in a folder, also locked and deeply nested folders: they are made accessible and moved up."""
     top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     prefix, moved = os.urandom(8).hex(), 0
     try:

@@ -1,8 +1,9 @@
-"""Where control groups can be made: the mounts, the caller's own group, what has been delegated, and whose is what.
+"""Finds where control groups can be made: the mounts, the caller's own group, and groups that were delegated to it.
 
-Version 1 has a hierarchy for each controller, version 2 one for all; a machine may have both, and then memory is where
-memory is. In version 2 a group hands its controllers out only while no process is in it itself: either some group on
-the way up does so already and is ours, or our own is, and then its processes are moved to a leaf.
+Version 1 has a hierarchy for each controller, version 2 one for all. If a machine has both, version 1 is used if it has
+the memory and pids controllers. In version 2 a group can hand out its controllers only while it contains no process. So
+this module uses a group above the caller's that already hands them out and may be written, or else the caller's own
+group, whose processes it moves to a leaf. The name of a folder tells its owner.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ CgroupMount = tuple[dict[str, Path], list[Path]]
 
 
 def owner_folders(process: str) -> CgroupMount:
-    """Return the folders of this process, and make them if necessary; raise `Unavailable` if that is impossible."""
+    """Return the folders of this process, and make them if necessary. Raise `Unavailable` if that is impossible."""
     mounts = _mounts(process)
     groups = dict(line.split(":", 2)[1:] for line in Path(process, "cgroup").read_text().splitlines())
     if all(name in mounts for name in NEEDED):
@@ -64,7 +65,7 @@ def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, st
 
 
 def _look_in_version_2(mount: Path, mounted_root: str, group: str) -> CgroupMount:
-    """Use a folder on the way up that hands out both controllers; otherwise make our own group do so."""
+    """Use this group or one above it that hands out both controllers; otherwise make our own group hand them out."""
     here = _own_folder(mount, mounted_root, group)
     for base in [here, *here.parents]:
         if not base.is_relative_to(mount):
@@ -98,7 +99,7 @@ def _made_in_version_2(base: Path, mount: Path) -> CgroupMount:
 
 
 def _delegate(group: Path) -> None:
-    """Let a group hand out its controllers: version 2 allows that only once no process is in it itself."""
+    """Let a group hand out its controllers, after its processes were moved to a leaf, as version 2 requires."""
     leaf = group / _MEMBERS
     with contextlib.suppress(FileExistsError):
         os.mkdir(leaf)
@@ -117,7 +118,7 @@ def _delegate(group: Path) -> None:
 
 
 def _hand_out(group: Path) -> None:
-    """Hand out the needed controllers, and those for CPU shares if possible."""
+    """Let the children of a group use the needed controllers, and those for CPU shares if possible."""
     controllers = [*NEEDED, *(name for name in WANTED if name in words(group / "cgroup.controllers"))]
     try:
         write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
@@ -139,7 +140,7 @@ def _mounts(process: str) -> dict[str, tuple[Path, str]]:
 
 
 def _own_folder(mount: Path, mounted_root: str, group: str) -> Path:
-    """Return the folder of the caller's group; the mount itself if the group lies outside (in a container)."""
+    """Return the folder of the caller's group, or the mount itself if the group is outside of it (in a container)."""
     if mounted_root != "/":
         group = group.removeprefix(mounted_root)
     folder = mount / group.lstrip("/")
@@ -147,7 +148,7 @@ def _own_folder(mount: Path, mounted_root: str, group: str) -> Path:
 
 
 def abandoned(mounts: Iterable[Path]) -> list[Path]:
-    """Return the folders below these mounts whose owner is gone."""
+    """Return the folders below these mounts whose owner process has ended."""
     folders = []
     for mount in dict.fromkeys(mounts):
         for folder, below, _ in itertools.islice(os.walk(mount), _MOST_FOLDERS_SWEPT):
@@ -158,7 +159,7 @@ def abandoned(mounts: Iterable[Path]) -> list[Path]:
 
 
 def owner_lives(name: str) -> bool:
-    """Return whether the owner may be alive; True for one in another pid namespace, which cannot be seen from here."""
+    """Return whether the owner may be alive; True if it is in another pid namespace, which this process cannot see."""
     try:
         namespace, pid, started = (int(word) for word in name.split("-")[1:])
     except ValueError:
@@ -192,7 +193,10 @@ def write(path: str | Path, value: object) -> None:
 
 
 def remove(folder: Path, seconds: float) -> bool:
-    """Remove a folder; False if it is still busy after `seconds`, as it is for milliseconds after its last process."""
+    """Remove a folder.
+
+    Return False if it is still busy after `seconds`; it is busy for milliseconds after its last process.
+    """
     end = time.monotonic() + seconds
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Landlock, the second wall around files: even a hole in a mount leaves the program its own two folders.
+"""Landlock, a second protection of files: even if a mount has a gap, a program can write only to its scratch folders.
 
-It also keeps signals and abstract sockets inside the session where the kernel can (version 6). Version 0 means that the
-kernel has none; then the mounts stand alone, and the capabilities say so.
+From version 6 on it also keeps signals and abstract sockets inside the session. Version 0 means that the kernel has no
+Landlock; then only the mounts protect the files, and the capabilities say so.
 """
 
 import functools
@@ -33,7 +33,7 @@ def version() -> int:
 def restrict(read: Iterable[str], write: Iterable[str], devices: str | None = None) -> None:
     """Allow only: read and execute below `read`, everything below `write`, plain reading and writing below `devices`.
 
-    Comes on top of what was forbidden before; no_new_privs must be set. Does nothing where there is no Landlock.
+    What was forbidden before stays forbidden. no_new_privs must be set. Without Landlock this does nothing.
     """
     abi = version()
     if not abi:

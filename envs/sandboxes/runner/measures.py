@@ -1,4 +1,4 @@
-"""What a run came to, measured outside of the program: time, memory, how it ended and which limit ended it."""
+"""Measures a run from outside the program: its time and memory, how it ended, and which limit ended it."""
 
 import os
 import signal
@@ -29,15 +29,14 @@ class Meters:
         self._kills = self._refusals = 0
 
     def count_in(self, group: Cgroup | None) -> None:
-        """Count in this group from now on, without what it counted for earlier sessions."""
+        """Read the counters of this group from now on, and subtract what they counted for earlier sessions."""
         self._group = group
         if group is not None:
             self._kills, self._refusals = group.oom_kills(), group.pids_hits()
             self._before = group.cpu_seconds() or 0.0
 
     def over_cpu_limit(self, cell: Cell) -> bool:
-        """Return whether the session's processes used more CPU time together than allowed; if so, count from zero
-        again."""
+        """Return whether the session's processes exceeded their CPU time together; if so, count from zero again."""
         total = self._group.cpu_seconds() if self._group is not None else None
         if total is None:
             pids = tree(cell.first.pid)
@@ -54,7 +53,7 @@ class Meters:
     def result(
         self, process: Process, late: bool, lost: bool, duration: float, outputs: Outputs, is_full: Callable[[], bool]
     ) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return the fields of a Result, and its texts with the value that a console claims."""
+        """Return the packed fields of a Result, and its texts: stdout, stderr and the value that a console reports."""
         code = number = -1
         value: bytes | None = None
         died = process.died
@@ -85,7 +84,7 @@ class Meters:
     def _limit_hit(
         self, died: CellMessage | None, cpu: float, number: int, late: bool, cut: bool, full: bool
     ) -> tuple[bool, str]:
-        """Return whether memory ran out, and the limit that ended or cut the run, the most severe of several."""
+        """Return whether memory ran out, and the most severe limit that ended or cut the run ("" for none)."""
         kills, refusals = self._kills, self._refusals
         if self._group is not None:
             self._kills, self._refusals = self._group.oom_kills(), self._group.pids_hits()
@@ -105,7 +104,7 @@ class Meters:
 
 
 def refusal(size: int) -> bytes:
-    """Return the fields of a Result of a program that was not run, whose reason is `size` bytes of stderr."""
+    """Return the packed fields of a Result for a program that was not run; the reason is `size` bytes of stderr."""
     none = -1
     return RESULT.pack(1, none, False, False, True, 0, 0, size, 0.0, 0.0, 0, 0, size, none)
 
@@ -117,7 +116,7 @@ def is_full(cell: Cell) -> bool:
 
 
 def cpu_of(pid: int) -> float:
-    """Return the CPU seconds of a process so far; 0 if it is gone."""
+    """Return the CPU seconds of a process so far; 0 if it has ended."""
     try:
         return time.clock_gettime(~pid << 3 | _CLOCK_OF_PROCESS) if pid else 0.0
     except OSError:

@@ -1,10 +1,11 @@
-"""Orders to a console, small and flat: a session is told to run something thousands of times an hour.
+"""Orders from the supervisor to a console, which runs the agent's code: small messages, because many are sent.
 
-    script   run the program as a script, once      run   run it in the session's variables, and tell the outcome
-    argv     become another program                 fork  become two; the text is the branch's folder
+    script   run the program as a script, once      run   run it in the session's variables, and report the outcome
+    argv     become another program                 fork  fork a branch; the text of the order is the branch's folder
 
-The program comes inside the order if it is short, else as the first descriptor. After it come stdin, if there is one,
-and stdout and stderr, unless those of the run before are used again; a fork brings the branch's socket.
+A short program is part of the order; a long one is sent as a file, which is the first descriptor. The next descriptors
+are stdin, if there is one, and stdout and stderr, unless those of the previous run are used again. A fork order comes
+with the branch's socket.
 """
 
 import os
@@ -41,7 +42,7 @@ class ConsoleCommand(NamedTuple):
     token: bytes = bytes(TOKEN_BYTES)
 
     def packed(self) -> bytes:
-        """Return the order as bytes, without its text if that is too long; it must then come as a file."""
+        """Return the order as bytes. A text that is too long is left out, and the caller must send it as a file."""
         kind, text, *fields, token = self
         in_file = len(text) > INLINE_BYTES
         head = _LAYOUT.pack(kind, *fields, token, in_file)
@@ -59,7 +60,7 @@ def unpack(data: bytes, descriptors: list[int]) -> ConsoleCommand:
 
 
 def memory_file(content: bytes) -> int:
-    """Return the descriptor of a file in memory with this content, at its start."""
+    """Return the descriptor of a file in memory with this content, positioned at the start."""
     descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)

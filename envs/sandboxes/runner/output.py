@@ -1,6 +1,6 @@
-"""What a program prints: kept up to a cap, head and tail, and counted to the last byte.
+"""Captures the output of a program: head and tail are kept up to a cap in bytes, and all bytes are counted.
 
-A flood costs reading, never memory. What is not here: decoding, which the client does after the cut.
+A program that prints without end costs time to read, but no memory. The client decodes the output after the cut.
 """
 
 import os
@@ -39,7 +39,7 @@ class Capture:
 
     @property
     def cut(self) -> bool:
-        """Return whether something is missing."""
+        """Return whether the middle of the output was dropped."""
         return self.size > self._head_cap + self._tail_cap
 
     def text(self) -> bytes:
@@ -70,7 +70,7 @@ class Pipe:
             os.fchown(self.reading, owner, owner)
 
     def read(self) -> int:
-        """Read once, and return the number of bytes; 0 if there were none, or no more will come."""
+        """Read once, and return the number of bytes; 0 if no bytes are available now, or the pipe has ended."""
         try:
             size = os.readv(self.reading, [_buffer])
         except BlockingIOError:
@@ -86,7 +86,7 @@ class Pipe:
                 break
 
     def close_writing_end(self) -> None:
-        """Close the writing end here once the process has it, so that the pipe ends with its last writer."""
+        """Close our writing end once the process has its own, so that the pipe ends when the last program closes it."""
         if self.writing >= 0:
             os.close(self.writing)
             self.writing = -1
@@ -104,7 +104,7 @@ class Outputs:
         self.both = self.out, self.err = Pipe(cap, owner), Pipe(cap, owner)
 
     def begin(self) -> None:
-        """Count the output of another run from zero."""
+        """Start to capture and count the output of another run."""
         for pipe in self.both:
             if pipe.capture.size:
                 pipe.capture = Capture(self.cap)

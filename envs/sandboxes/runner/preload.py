@@ -1,9 +1,8 @@
-"""What a zygote has imported before it is forked, and which zygote a program should be forked from.
+"""The modules that a zygote imports before it is forked, and the choice of the zygote for a program.
 
 "bare" has the small modules of the standard library that programs use most, "numpy" has numpy as well, "scientific" has
-sympy too: a fork costs by what there is to share. The libraries have been used once, since their first use costs more
-than their import. A module that is not installed is left out, and one that is not here is imported by the program
-itself, as everywhere.
+sympy too: a process with more modules takes longer to fork. The libraries are also used once, because their first use
+takes longer than their import. A module that is not installed is left out. A program imports any other module itself.
 """
 
 import contextlib
@@ -48,7 +47,7 @@ WARM = {"numpy": WARM_NUMPY, "sympy": WARM_SYMPY}
 
 
 def choose(program: bytes) -> str:
-    """Return the name of the zygote that a program is best forked from."""
+    """Return the name of the zygote that fits a program best: "scientific", "numpy" or "bare"."""
     return "scientific" if SYMPY.search(program) else "numpy" if NUMPY.search(program) else "bare"
 
 

@@ -1,7 +1,7 @@
-"""Guards that can be enforced on this machine, tested in throw-away processes, not deduced from version numbers.
+"""Tests in short-lived processes which guards this machine can enforce; it does not conclude that from version numbers.
 
-`capabilities` gives the fields of `Capabilities` (but `backend`); a guard that is absent or weaker has a sentence in
-`notes`. A container's wall is the engine's: its backend knows more than can be tried from inside, and says so itself.
+`capabilities` returns the fields of `Capabilities` except `backend`; a guard that is absent or weaker has a sentence in
+`notes`. In a container the engine isolates: the docker backend knows what cannot be tested from inside, and adds it.
 """
 
 import contextlib
@@ -163,7 +163,7 @@ def _refused(attempt: Callable[[], object]) -> bool:
 
 
 def _try_groups(pipe: int) -> dict[str, Any]:
-    """Raise unless the kernel kills a process that takes more than its group may have."""
+    """Raise `Unavailable` unless the kernel kills a process that takes more memory than its group may have."""
     groups = cgroups.find()
     try:
         group = groups.create("trial", {"memory_bytes": _GROUP_BYTES, "processes": _PROCESSES})
@@ -185,7 +185,7 @@ def _take(descriptors: list[int]) -> dict[str, Any]:
 
 
 def _in_child(work: Callable[[int], object]) -> dict[str, Any]:
-    """Call `work(pipe)` in a fork and read the answer, JSON, that it or a child of its wrote to the pipe."""
+    """Call `work(pipe)` in a fork, and return the JSON answer that the fork or its child wrote to the pipe."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
@@ -211,7 +211,7 @@ def _in_child(work: Callable[[int], object]) -> dict[str, Any]:
 
 
 def _answer(pipe: int, work: Callable[[], object]) -> None:
-    """Write the outcome of the work, if it has one, and exit. It runs in a child."""
+    """Write the result of `work`, if it has one, or its error, and exit. This runs in a child process."""
     try:
         outcome = work()
     except Unavailable as error:
@@ -225,7 +225,7 @@ def _answer(pipe: int, work: Callable[[], object]) -> None:
 
 
 def _sysctls() -> list[str]:
-    """Return the commands that let ordinary users have namespaces, as far as a switch of this machine forbids it."""
+    """Return the commands that allow namespaces to ordinary users, if a kernel setting of this machine forbids them."""
     remedies = []
     for path, (off, remedy) in _REFUSALS.items():
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:

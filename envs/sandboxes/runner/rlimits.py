@@ -1,4 +1,4 @@
-"""Limits of one process: what it may map, open, write and compute. What a session holds as a whole is `cgroups`."""
+"""Limits of one process: address space, open files, file sizes and CPU time. `cgroups` limits a whole session."""
 
 import math
 import os
@@ -11,7 +11,7 @@ _BRANCHES = 16
 
 
 def mapped() -> int:
-    """Return the bytes of address space that this process has."""
+    """Return the size of this process's address space in bytes."""
     file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(file, 64).split()[0]) * resource.getpagesize()
@@ -20,10 +20,11 @@ def mapped() -> int:
 
 
 def install(limits: Mapping[str, Any], inherited: int, *, in_group: bool, own_count: bool) -> None:
-    """Limit this process and its children; limits that are tighter already stay.
+    """Limit this process and its children; a limit that is already lower stays.
 
-    `inherited`: bytes that it was forked with, which do not count. `in_group`: a control group bounds the session, so
-    that these are a second wall. `own_count`: the processes of its user are the session's alone.
+    `inherited` is the address space in bytes that the process had at its fork, which does not count. `in_group` is True
+    if a control group bounds the session, so that these limits are a second protection. `own_count` is True if its user
+    has no processes outside the session, so that their number can be limited.
     """
     seconds = math.ceil(limits["cpu_seconds"])
     address_space = inherited + limits["memory_bytes"]

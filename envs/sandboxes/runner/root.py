@@ -1,8 +1,8 @@
-"""A root folder of one's own: the interpreter, the system's programs, a few devices, and nothing else of the host.
+"""The root folder of a sandbox: the interpreter, the system's programs, a few devices, and nothing else of the host.
 
-Everything is mounted inside a private mount namespace over folders that exist: nothing of it outlives the processes
-in it. A folder shows at the path it has outside, so that nothing that names it must be rewritten, unless that path
-belongs to the sandbox itself (/tmp, /work ...): then it shows below /opt/palaestra, and `inside` tells where.
+Everything is mounted inside a private mount namespace over existing folders, and disappears with the last process in
+it. A folder has the same path inside as outside, so that texts which name it stay right. If the sandbox itself uses
+that path (/tmp, /work ...), the folder is shown below /opt/palaestra, and `inside` returns its path.
 """
 
 import contextlib
@@ -32,9 +32,11 @@ MountPlan = list[tuple[str, str]]
 
 
 def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> MountPlan:
-    """Make the new root and move into it. The caller is PID 1 of new pid and mount namespaces.
+    """Make the new root, move into it, and return the folders that it shows.
 
-    A `hidden` folder below one that is shown is empty in there.
+    The caller is PID 1 of new pid and mount namespaces.
+
+    A `hidden` folder below a shown one is empty in the new root.
     """
     places = plan([*interpreter(), *readonly])
     sys.executable = os.path.realpath(sys.executable)  # a link, maybe, of a virtual environment that is not shown
@@ -68,7 +70,7 @@ def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> MountPlan:
 
 
 def inside(path: str, places: MountPlan) -> str:
-    """Return the name of a path in the new root; unchanged if it is not shown there."""
+    """Return the path in the new root of a path outside; return it unchanged if it is not shown in the new root."""
     for source, target in places:
         if _below(path, [source]):
             return target + path[len(source) :]
@@ -84,7 +86,10 @@ def interpreter() -> list[str]:
 
 
 def plan(paths: Iterable[str]) -> MountPlan:
-    """Return which folders to show, and where: none twice, none below another, none that is the whole machine."""
+    """Return the folders to show and their paths inside, without repetitions and folders inside others.
+
+    Raise `Unavailable` for a folder that holds more than an interpreter, such as / or the user's home.
+    """
     folders: list[str] = []
     for path in sorted({os.path.abspath(path) for path in paths if path}):
         if _below(path, ("/usr", *_SYSTEM, *folders)):
@@ -111,7 +116,7 @@ def plan(paths: Iterable[str]) -> MountPlan:
 
 
 def check_readable(places: MountPlan) -> None:
-    """Raise if a folder that is shown cannot be read. Called as the user that programs run as."""
+    """Raise `Unavailable` if a shown folder cannot be read. The caller must run as the user of the programs."""
     library = os.path.dirname(os.__file__)
     for source, target in [*places, (library, library)]:
         if not os.access(target, os.R_OK | (os.X_OK if os.path.isdir(target) else 0)):
@@ -150,7 +155,7 @@ def _fill_etc() -> None:
 
 
 def _fill_devices(may_make: bool) -> None:
-    """Create the devices. Root makes nodes: five mounts fewer for each session to copy."""
+    """Create the devices: as nodes if allowed, which saves each session five mounts to copy, else as mounts."""
     os.mkdir(_BASE + "/dev")
     for name, minor in _DEVICES.items():
         path = f"{_BASE}/dev/{name}"

@@ -1,7 +1,7 @@
-"""One run: a program handed to a process that waits for orders, its output read, its time kept, its end told.
+"""One run: it sends a program to a waiting process, reads the output, limits the time, and returns the result.
 
-Steps are generators: `yield deadline` means, wake me when something changed, or at this time. What is not here: where
-the process comes from (`sessions`), and what the numbers mean (`measures`).
+Steps are generators: `yield deadline` waits until something has changed, or until this time of the monotonic clock.
+`sessions` provides the process, and `measures` computes the result.
 """
 
 import os
@@ -36,7 +36,7 @@ RunSteps = Generator[float, None, Any]
 
 
 class Failure(Exception):
-    """The error of a request; `kind` is "broken", "usage" or "os"."""
+    """Raised if a request fails; `kind` is "broken", "usage" or "os"."""
 
     def __init__(self, kind: str, text: str, number: int = 0) -> None:
         super().__init__(text)
@@ -61,7 +61,7 @@ def read_run(head: bytes, body: bytes) -> RunRequest:
 
 
 def until(condition: Callable[[], object], deadline: float) -> Generator[float, None, bool]:
-    """Wait for a condition. Return False if the deadline comes first."""
+    """Wait for a condition and return True; return False if the deadline comes first."""
     while not condition():
         if time.monotonic() >= deadline:
             return False
@@ -70,7 +70,7 @@ def until(condition: Callable[[], object], deadline: float) -> Generator[float, 
 
 
 class ProgramRun:
-    """One program in one process."""
+    """One run of a program in one process."""
 
     def __init__(self, host: Host, cell: Cell, process: Process, group: Cgroup | None, meters: Meters) -> None:
         self._host, self._cell, self._process, self._group = host, cell, process, group
@@ -82,7 +82,10 @@ class ProgramRun:
         """Whether, at the end of the run, its process lives, has one thread, and is alone in its group."""
 
     def go(self, request: RunRequest, number: int = 0, lost: bool = False) -> Generator[float, None, RunReply]:
-        """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
+        """Run the program until it ends or its time is over.
+
+        `lost` is True if the session has already lost its variables.
+        """
         process, outputs, reusable = self._process, self.outputs, False
         began = time.monotonic()
         self._meters.begin(process)
@@ -141,7 +144,10 @@ class ProgramRun:
         return kind == orders.RUN
 
     def _waited(self, deadline: float) -> Generator[float, None, bool]:
-        """Wait for the end of a run; check its CPU time now and then, and its memory if no control group counts it."""
+        """Wait for the end of a run and return True; return False at the deadline.
+
+        Meanwhile check its CPU time and memory.
+        """
         process, cell = self._process, self._cell
         if not self._host.namespaces:
             return (yield from until(process.done, deadline))
@@ -172,7 +178,10 @@ class ProgramRun:
             raise Failure("broken", f"a process did not die within {DEATH_SECONDS:.0f} s of being killed")
 
     def _ends_in_grace(self) -> RunSteps:
-        """Return whether the process ends by itself. Time in which the machine stood still does not count."""
+        """Return whether the process ends by itself in time.
+
+        Time in which the whole machine was stopped does not count.
+        """
         piece, counted = GRACE_SECONDS / SLICES, 0.0
         while counted < GRACE_SECONDS:
             start = time.monotonic()

@@ -1,8 +1,9 @@
-"""The filter for system calls: what the agent's program may not ask of the kernel.
+"""The filter for system calls: it refuses those that the agent's program may not make.
 
-A list of refusals, since a list of permissions breaks programs that nobody thought of. What the kernel gained after
-this list was written does not exist for the program (ENOSYS): new calls are refused until someone has looked at them.
-The program is a search tree, not a chain of comparisons: the kernel tries it for every number when it is installed.
+It lists the refused calls; a list of permitted calls would break programs that nobody thought of. Calls that the kernel
+gained after this list was written fail with ENOSYS, as if they did not exist, until someone has reviewed them. The
+filter is a search tree, not a chain of comparisons, because the kernel runs it for every call number when it is
+installed.
 """
 
 import ctypes
@@ -32,8 +33,8 @@ _REFUSE_ELSE_ALLOW: Code = [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
 def install(*, memfd: bool = True, unix_sockets: bool = True) -> None:
     """Filter this thread and its children for good; no_new_privs must be set.
 
-    `memfd=False` where nothing counts memory that no process has mapped; `unix_sockets=False` leaves socketpair only,
-    where nothing else keeps abstract names of sockets from other sessions.
+    `memfd=False` refuses memfd, for machines that do not count memory which no process has mapped. `unix_sockets=False`
+    refuses all sockets except socketpair, if nothing else separates the abstract socket names of sessions.
     """
     prctl(PR_SET_SECCOMP, _MODE_FILTER, prepare(memfd=memfd, unix_sockets=unix_sockets)[0])
 
@@ -80,7 +81,7 @@ def _verdicts(memfd: bool, unix_sockets: bool) -> dict[int, Code]:
 
 
 def _steps(verdicts: dict[int, Code]) -> list[tuple[int, Code]]:
-    """Return (first number, verdict) pairs: each holds up to the next one's first number."""
+    """Return (first number, verdict) pairs: each verdict holds up to the number at which the next one begins."""
     allow: Code = [(_RETURN, 0, 0, _ALLOW)]
     steps: list[tuple[int, Code]] = []
     for which in range(_FIRST_UNKNOWN):
@@ -91,7 +92,7 @@ def _steps(verdicts: dict[int, Code]) -> list[tuple[int, Code]]:
 
 
 def _search(steps: list[tuple[int, Code]]) -> Code:
-    """Return the search tree over these steps."""
+    """Return the filter code that finds the verdict for a call number by binary search in these steps."""
     if len(steps) == 1:
         return steps[0][1]
     middle = len(steps) // 2

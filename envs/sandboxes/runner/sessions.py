@@ -1,6 +1,6 @@
-"""What a connection can ask for: start, run, once, files, fork, reset, close. Generators that yield deadlines.
+"""The requests of a connection: start, run, once, files, fork, reset, close. They are generators that yield deadlines.
 
-What is not here: how a run goes (`runs`), descriptors and messages (`cells`), the loop (`supervisor`).
+`runs` executes a run, `cells` handles descriptors and messages, and `supervisor` is the loop.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _NOTICE = "This session is to be a copy of one whose program keeps it from being
 
 
 class RunnerSession:
-    """One connection's cell and what runs in it."""
+    """The session of one connection: its cell and the processes in it."""
 
     def __init__(self, host: Host, waiter: Waiter, limits: CellMessage, zygote_name: str) -> None:
         self._host, self._waiter = host, waiter
@@ -79,7 +79,7 @@ class RunnerSession:
             self.busy = False
 
     def computes(self) -> bool:
-        """Return whether something may still run between runs; end processes that exceed the CPU limit."""
+        """Return whether processes may still work between runs; end them if they have exceeded the CPU limit."""
         cell = self.cell
         if cell is None or cell.dead or cell.broken:
             return False
@@ -111,9 +111,10 @@ class RunnerSession:
             self.cell.sweep(self._group)
 
     def fork(self, original: "RunnerSession") -> RunSteps:
-        """Become a second session with the variables and a copy of the files of another one.
+        """Become a copy of another session, with its variables and a copy of its files.
 
-        Where that one's program keeps it from being copied, this session begins anew, and its first run says so.
+        If the program of `original` prevents the copy, this session starts empty, and its first run only returns a
+        message that says so.
         """
         cell = original._living()
         if not self._host.namespaces:
@@ -165,7 +166,7 @@ class RunnerSession:
                 self._group.add(branch.pid)
 
     def leave(self) -> None:
-        """End every process; the cell ends with its last session."""
+        """End every process of this session; the cell ends when its last session leaves it."""
         console, self._console = self._console, None
         cell, self.cell = self.cell, None
         all_dead = cell is not None and cell.dead and not cell.broken
@@ -188,7 +189,7 @@ class RunnerSession:
             self._group = None
 
     def close(self) -> RunSteps:
-        """Leave, and wait until nothing is left."""
+        """Leave, and wait until the cell has ended if no session is left in it."""
         cell = self.cell
         self.leave()
         if cell is not None and cell.seats == 0:
@@ -232,7 +233,10 @@ class RunnerSession:
                 raise Failure(error.kind, f"{error}: {path}", error.number) from None
 
     def _file_operation(self, work: Callable[[int, str, Any], T], path: str, argument: Any) -> T:
-        """Do something with a file. An error of the file system is the caller's, not a fault of ours."""
+        """Do something with a file.
+
+        An OSError becomes a `Failure` of the kind "os", because the caller is responsible for it.
+        """
         self._living()
         try:
             return work(self._root, path, argument)

@@ -1,7 +1,9 @@
-"""The supervisor: one thread, one epoll. Requests come in over a socket for each session, programs run in cells.
+"""The supervisor: one thread with one epoll.
 
-It never runs an agent's code and never waits for one thing alone. The end of the control socket, or of the client's
-process, ends every session. Not here: requests (`connections`) and what they do (`sessions`).
+A client sends each session's requests over a socket; programs run in cells.
+
+It never runs an agent's code, and never blocks on one session. It ends every session when the control socket closes or
+the client's process ends. `connections` reads requests, and `sessions` executes them.
 """
 
 import contextlib
@@ -37,7 +39,7 @@ _PRIORITY = -10
 
 
 class Supervisor:
-    """The event loop: it watches descriptors, wakes connections, and owns zygotes, slots and groups."""
+    """The event loop. It watches descriptors, wakes connections, and owns zygotes, control groups and cells' slots."""
 
     def __init__(self, settings: CellMessage) -> None:
         self._settings = settings
@@ -69,7 +71,7 @@ class Supervisor:
         self.over = False
 
     def serve(self) -> None:
-        """Serve until the client is gone."""
+        """Serve until the client has ended."""
         while not self.over:
             for descriptor, _ in self._poll.poll(self._pause()):
                 handler = self._handlers.get(descriptor)
@@ -125,7 +127,7 @@ class Supervisor:
             self._woken[connection] = None
 
     def wait(self, connection: ClientConnection, deadline: float | None) -> None:
-        """Wake a connection at changes and at the deadline; None means that it does not wait any more."""
+        """Wake a connection from now on at changes and at the deadline; with None, do not wake it any more."""
         if deadline is None:
             self._waiting.discard(connection)
             return
@@ -136,7 +138,7 @@ class Supervisor:
         self._woken.update(dict.fromkeys(self._waiting))
 
     def zygote(self, name: str) -> Zygote:
-        """Return the zygote of this name; start another one if it is gone."""
+        """Return the zygote of this name; start another one if there is none or it has failed."""
         zygote = self._zygotes.get(name)
         if zygote is None or zygote.failed:
             zygote = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
@@ -168,19 +170,19 @@ class Supervisor:
         return self.cgroups.take(str(self._count), limits)
 
     def add_session(self, session: RunnerSession) -> int:
-        """Return a number for a session, by which it can be forked."""
+        """Register a session and return its number; a fork request names the session by it."""
         self._count += 1
         self.sessions[self._count] = session
         return self._count
 
     def release_cgroup(self, group: Cgroup, all_dead: bool) -> None:
-        """Keep the cgroup of a session for reuse, or remove it, later if a process is still dying in it."""
+        """Keep a session's control group for reuse, or remove it, later if a process in it is still ending."""
         idle = all_dead and self.cgroups is not None and self.cgroups.add_idle(group)
         if not idle and not group.remove(0):
             self._cgroups_to_remove.append(group)
 
     def watch_cpu(self, session: RunnerSession) -> None:
-        """Check the CPU time of a session between its runs from now on. In a container the engine limits it."""
+        """From now on check the CPU time of a session between its runs. In a container the engine limits it."""
         if self.namespaces:
             self._computing.setdefault(session)
             self._look_at = min(self._look_at, time.monotonic() + LOOK_SECONDS)
@@ -196,7 +198,7 @@ class Supervisor:
             )
 
     def control(self, descriptor: int) -> None:
-        """Accept connections: each byte on the control socket brings the far end of a new session's socket."""
+        """Accept connections from now on: each byte on the control socket brings one end of a new session's socket."""
         os.set_inheritable(descriptor, False)
         self._control = socket.socket(fileno=descriptor)
         self._control.setblocking(False)
@@ -234,7 +236,7 @@ class Supervisor:
                 pass
 
     def shut_down(self) -> None:
-        """End every process, and wait until they are gone."""
+        """End every process, and wait until all have ended."""
         if os.getpid() == 1:
             os._exit(0)  # of a container: the kernel ends all that is in it, orphans of programs among them
         for zygote in self._zygotes.values():
@@ -260,7 +262,10 @@ def _raise_descriptors() -> int:
 
 
 def main() -> NoReturn:
-    """Read the settings, report what is enforced, serve. Without a control socket serve one client over 0 and 1."""
+    """Read the settings, report the guards, and serve.
+
+    Without a control socket, serve one client over descriptors 0 and 1.
+    """
     settings: CellMessage = json.loads(sys.argv[2])
     control: int | None = settings.pop("control", None)
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The system calls that Python has no function for, by ctypes, and the numbers of those the filter names.
+"""System calls for which Python has no function, made through ctypes, and the numbers of the calls in the filter.
 
-Only what the runner needs. A call that fails raises OSError with the name of the call; what this machine refuses as a
-whole (another processor, a kernel that is too old) raises `Unavailable`, which says what would help.
+Only what the runner needs. A call that fails raises OSError with the name of the call. If this machine does not support
+something at all, such as its processor, `Unavailable` is raised, which says what would help.
 """
 
 import ctypes
@@ -83,7 +83,7 @@ NUMBERS = REFUSED | {
 
 
 class Unavailable(Exception):
-    """A guard that cannot be had here. `remedies` are the options, each a sentence."""
+    """Raised if this machine cannot provide a guard. `remedies` are the options to get it, each a sentence."""
 
     def __init__(self, missing: str, *remedies: str) -> None:
         super().__init__("; ".join([missing, *remedies]))
@@ -91,7 +91,7 @@ class Unavailable(Exception):
 
 
 def machine() -> str:
-    """Return `x86_64` or `aarch64`, the processors whose numbers are known here."""
+    """Return `x86_64` or `aarch64`, the only processors whose call numbers are known to this module."""
     processor = platform.machine()
     if processor not in ("x86_64", "aarch64"):
         raise Unavailable(
@@ -117,13 +117,13 @@ def call(name: str, *arguments: object) -> int:
 
 
 def fork() -> int:
-    """Fork a process with one thread, without what modules of Python do in the child of `os.fork`.
+    """Fork a process with one thread, without the fork handlers of Python modules that `os.fork` runs in the child.
 
-    They give each lock and each thread a new life and draw new dice, at the cost of most of a MiB of pages that would
-    be shared else. What C libraries do at a fork is done. A child that runs programs calls `random.seed` itself.
+    These handlers renew each lock and thread and draw new random seeds, which costs most of a MiB of pages that would
+    otherwise be shared. Fork handlers of C libraries do run. A child that runs programs calls `random.seed` itself.
 
-    Processes of a fork bomb are counted until the kernel has buried them, a moment after they were killed: a fork that
-    finds no room for that reason is tried again.
+    The processes of a fork bomb count until the kernel has removed them, a moment after they were killed. A fork that
+    fails for that reason is tried again.
     """
     deadline = time.monotonic() + _BURIAL_SECONDS
     while (pid := _FORK()) < 0 and ctypes.get_errno() == errno.EAGAIN and time.monotonic() < deadline:
@@ -158,7 +158,7 @@ def make_read_only(target: str, *, recursive: bool, devices: bool = False) -> No
 
 
 def pivot_root_here() -> None:
-    """Make the current folder the root and let go of the old one."""
+    """Make the current folder the root, and unmount the old root."""
     call("pivot_root", b".", b".")
     _checked("umount .", LIBC.umount2(b".", MNT_DETACH))
     os.chdir("/")

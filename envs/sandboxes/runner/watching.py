@@ -1,11 +1,12 @@
-"""What a session's processes hold and compute, where no control group counts it: the supervisor asks, and kills.
+"""Memory and CPU time of a session's processes, which the supervisor reads and bounds if no control group counts them.
 
-Nor does a group share out the processors there: the more processes a session has, the lower it sets their priority.
+Without a control group the processors are not shared equally either: the more processes a session has, the lower the
+supervisor sets their priority.
 
-The weaker promise: between two looks a session can hold more than its limit, by at most `processes` times the address
-space of one (which rlimits bound). Shared pages are counted once between those that share them (Pss), so a session that
-was forked from a large zygote is not blamed for the zygote. What a process computed is lost where its parent ignores
-the ends of its children.
+This bound is weaker than that of a control group. Between two checks a session can hold more than its limit, by at most
+`processes` times the address space of one process (which rlimits bound). The memory of shared pages is divided among
+the processes that share them (Pss), so a session does not pay for the large zygote from which it was forked. The CPU
+time of an ended process is lost if its parent ignores the ends of its children.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ def tree(pid: int) -> list[int]:
 
 
 def watched_memory(pids: Iterable[int]) -> int:
-    """Return the bytes that these processes hold together; one that is gone counts as 0."""
+    """Return the bytes that these processes hold together; a process that has ended counts as 0."""
     return sum(map(_held, pids))
 
 
@@ -89,7 +90,7 @@ def _held(pid: int) -> int:
 
 
 def end_all_but(spared: set[int]) -> None:
-    """Kill all other visible processes, and what they fork meanwhile: a container serves one session at a time."""
+    """Kill all visible processes except `spared`, and new ones that they fork. Only for containers of one session."""
     for _ in range(_KILL_ROUNDS):
         visible = map(int, filter(str.isdigit, os.listdir("/proc")))
         strays = [pid for pid in visible if pid not in spared and status(pid)[:1] not in ENDED]

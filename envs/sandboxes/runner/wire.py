@@ -1,8 +1,9 @@
-"""Frames: how a client speaks to the runner. Request, reply, request, reply on one stream; no ids, no interleaving.
+"""Frames, the messages between a client and the runner. On a stream each request is followed by its reply, without ids.
 
-A frame is `u32 head length, u32 body length` (little endian), a head, and raw bytes. A head is a JSON object, but for
-the two that come thousands of times an hour, a session's run and any run's result: these have fixed layouts, and begin
-with a zero. Both sides check sizes before they believe them. What is not here: sockets, and what the heads mean.
+A frame is `u32 head length, u32 body length` (little endian), a head, and raw bytes as the body. A head is a JSON
+object, except in two frames that are sent thousands of times an hour: the request of a run in a session, and the result
+of any run. Their heads have fixed layouts, which begin with a zero byte. Both sides check the lengths before they use
+them. `framed` and `connections` define the meaning of heads.
 """
 
 import json
@@ -30,18 +31,18 @@ _decode = json.JSONDecoder().decode
 
 
 class FrameError(Exception):
-    """The received bytes are no frame: the other side is not ours, or it is broken."""
+    """Raised if the received bytes are no frame: the other side is not ours, or it is broken."""
 
 
 def pack(head: FrameHead, *body: bytes | bytearray | memoryview) -> bytes:
-    """Return a frame."""
+    """Return a frame with this head; its body may be given in several parts."""
     if not isinstance(head, bytes):
         head = _encode(head).encode()
     return b"".join((LENGTHS.pack(len(head), sum(map(len, body))), head, *body))
 
 
 class FrameReader:
-    """Joins the pieces that a stream gives to frames."""
+    """Joins the pieces that arrive on a stream into frames."""
 
     def __init__(self, body_bytes: int) -> None:
         self.body_bytes = body_bytes
@@ -52,11 +53,11 @@ class FrameReader:
 
     @property
     def empty(self) -> bool:
-        """Return whether no part of a frame is waiting."""
+        """Return whether all received bytes have been taken."""
         return not self._data
 
     def take(self) -> tuple[FrameHead, bytes] | None:
-        """Return the next whole frame, or None while more is to come."""
+        """Return the next whole frame, or None if a part of it has not arrived yet."""
         data = self._data
         if len(data) < LENGTHS.size:
             return None

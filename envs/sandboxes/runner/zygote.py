@@ -1,11 +1,12 @@
-"""A warm interpreter that never runs an agent's code: it is forked for every session, behind walls of its own.
+"""A zygote: a warm interpreter that is forked for every session and never runs an agent's code. It is isolated itself.
 
     zygote   imports what programs use, then forks a cell for each order: "once" or "stay"
     once     the cell's PID 1 is itself the console: the cheapest way to run one program
-    stay     the cell's PID 1 is an init: it forks consoles, reaps, and outlives the agent's processes
+    stay     the cell's PID 1 is an init: it forks and reaps consoles, and lives longer than the agent's processes
 
-Both say `{"folder"}` with a descriptor of their scratch folder, over a socket that the supervisor gave them. Deaths are
-told with what the kernel measured. What is not here: the walls (`cell`), the agent's code (`console`).
+Both kinds of cell first send `{"folder"}` with a descriptor of their scratch folder, over a socket that the supervisor
+gave them. The message about a death includes the CPU time and memory that the kernel measured. `cell` isolates the
+processes, and `console` runs the agent's code.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ def send(channel: socket.socket, message: ForkMessage, *descriptors: int) -> Non
 
 
 def receive(channel: socket.socket) -> tuple[ForkMessage | None, list[int]]:
-    """Return a message and its descriptors; None at the end."""
+    """Return a message and its descriptors; the message is None if the other side has closed the socket."""
     data, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, _MOST_DESCRIPTORS)
     return (json.loads(data) if data else None), descriptors
 
@@ -52,7 +53,7 @@ def exit_message(status: int, usage: Any = None) -> ForkMessage:
 
 
 def main() -> NoReturn:
-    """Isolate this process, import the preloaded modules, serve until the supervisor is gone."""
+    """Isolate this process, import the preloaded modules, and serve until the supervisor has ended."""
     channel = socket.socket(fileno=CHANNEL)
     settings, _ = receive(channel)
     assert settings is not None
@@ -108,7 +109,7 @@ def _serve(channel: socket.socket, settings: ForkMessage) -> NoReturn:
 
 
 def _become(order: ForkMessage, descriptors: list[int], settings: ForkMessage) -> NoReturn:
-    """Run the ordered cell in the child process. This never returns, whatever happens."""
+    """Become the ordered cell, in the forked child process. This never returns."""
     channel = socket.socket(fileno=descriptors[0])
     try:
         if order["kind"] == "stay":
@@ -126,7 +127,7 @@ def _become(order: ForkMessage, descriptors: list[int], settings: ForkMessage) -
 def _run(
     channel: socket.socket, order: ForkMessage, joining: list[int], settings: ForkMessage, area: str = ""
 ) -> NoReturn:
-    """Give up the remaining privileges and be a console, in the working folder of the session or of a branch."""
+    """Give up the remaining privileges and serve as a console, in the working folder of the session or of a branch."""
     try:
         cgroups.join(joining)
         cell.confine(order["limits"], order["slot"], settings, (channel.fileno(),))
@@ -149,7 +150,10 @@ def _refuse(channel: socket.socket, error: Exception) -> NoReturn:
 
 
 class _Init:
-    """PID 1 of a session that stays. It spawns and adopts processes, and reports deaths; it sees no program."""
+    """PID 1 of a session that stays.
+
+    It spawns and adopts processes, and reports deaths; it never receives a program.
+    """
 
     def __init__(self, channel: socket.socket, order: ForkMessage, settings: ForkMessage) -> None:
         self._channel, self._order, self._settings = channel, order, settings

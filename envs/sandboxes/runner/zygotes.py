@@ -1,4 +1,4 @@
-"""What the supervisor knows of a zygote: its process, the orders it has not taken yet, the cells forked from it."""
+"""The supervisor's record of a zygote: its process, orders that it has not taken yet, and the cells forked from it."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ class Zygote:
         host.watch(self.channel.fileno(), self._hear)
 
     def fork(self, cell: Cell, group: Cgroup | None) -> None:
-        """Order a cell. The order waits while the zygote's socket is full."""
+        """Order the zygote to fork a cell. The order waits while the zygote's socket is full."""
         self.cells[cell.number] = cell
         self._orders.append(cell.ordered(group))
         self._send_orders()
@@ -82,7 +82,7 @@ class Zygote:
         self._send_orders()
 
     def end(self, reason: str) -> None:
-        """End the zygote and its cells, whether it is already gone or not."""
+        """End the zygote, if it still runs, and its cells."""
         if self.failed:
             return
         self.failed = reason

@@ -1,4 +1,4 @@
 """View a run in a browser: its data (`load_episodes`), as one HTML file (`page`), or live (`viewer_server`).
 
-All text of an agent is treated as hostile here. Left out: curves as images and transcripts for a terminal (`report`).
+These modules treat all text of an agent as hostile. Left out: curves as images and text for a terminal (`view.report`).
 """

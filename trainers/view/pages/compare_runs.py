@@ -1,6 +1,6 @@
-"""Several runs on one page: their curves, their evaluation results, and the differences of their configs.
+"""Show several runs on one page: their curves, their evaluation results, and the differences of their configs.
 
-A `RunComparison` is written like a `Collection`. Left out: episodes, which are on the page of each run.
+`page.write` takes a `RunComparison` in place of a `Collection`. Left out: episodes, which are on the page of each run.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Data of one episode for the page: a short entry for the lists, and the content for the opened episode.
 
-Names from an environment or an agent are never keys here, only values, so that a tool called `__proto__` is harmless.
+Names from an environment or an agent are values of this data, never keys, so a tool called `__proto__` is harmless.
 Token arrays are sent as base64 of their little-endian bytes, which is exact and quick to read.
 """
 
@@ -65,7 +65,7 @@ def entry(record: Record) -> dict[str, Any]:
 
 
 def content(record: Record) -> dict[str, Any]:
-    """Return all other data: messages, tool calls, data of the task, and tokens."""
+    """Return the data that an opened episode shows: messages, tool calls, data of the task, and tokens."""
     episode, lesson = record.episode, next(iter(record.lessons), None)
     attempt = episode.attempt
     trainer_logprobs = () if lesson is None else lesson.trainer_logprobs

@@ -57,10 +57,10 @@ class _File:
 
 
 class Collection:
-    """A run's folder, or episode files; `entries`, `metrics` and `vocabulary` only ever grow."""
+    """Data of a run's folder or of episode files. The lists `entries`, `metrics` and `vocabulary` only grow."""
 
     def __init__(self, paths: Sequence[Path], steps: frozenset[int] | None = None) -> None:
-        """Show the given steps; with None show all, and episodes without a step."""
+        """Read episodes of these steps; if `steps` is None, all episodes, also those without a step."""
         self.run = _checked(paths)
         self.name = paths[0].resolve().name if self.run or len(paths) == 1 else f"{len(paths)} files"
         self.entries: list[dict[str, Any]] = []
@@ -77,9 +77,10 @@ class Collection:
         self._pieces = Pieces(folders, self._model_name())
 
     def news(self, settled: bool = True) -> Iterator[Record]:
-        """Read the lines since the last call, and yield each record after its entry was appended to `entries`.
+        """Read the lines added since the last call. Yield each record after its entry was appended to `entries`.
 
-        A last line without a newline is left for the next call, because it may still be written; `settled` reads it.
+        If `settled` is False, a last line without a newline is left for the next call, unless the file has not changed
+        for 5 seconds.
         """
         self.read_metrics(settled)
         for file in self._episode_files():
@@ -132,7 +133,7 @@ class Collection:
     def state(
         self, episodes: int = 0, metrics: int = 0, vocabulary: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
-        """Return the data that a page lacks, given how many of each it has; at most `limit` episodes (None: all)."""
+        """Return the data that a page lacks. The counts say what it has; `limit` is the most episodes (None: all)."""
         end = len(self.entries) if limit is None else min(len(self.entries), episodes + limit)
         return {
             "name": self.name,
@@ -190,7 +191,7 @@ class Collection:
             self._pending = set()
 
     def read_metrics(self, settled: bool = True) -> None:
-        """Read the metrics of the steps since the last call."""
+        """Read the lines of metrics that were added since the last call."""
         if not self.run:
             return
         path = self.run / "metrics.jsonl"
@@ -226,7 +227,7 @@ def _settings(path: Path) -> Any:
 
 
 def _new_lines(file: _File, settled: bool) -> Iterator[tuple[bytes, RecordLocation]]:
-    """Yield the lines after those read before. `file.line` is the number of the yielded line."""
+    """Yield the lines that were not read before. `file.line` is the number of the yielded line."""
     try:
         with file.path.open("rb") as opened:
             status = os.fstat(opened.fileno())

@@ -1,6 +1,6 @@
-"""The viewer as one self-contained HTML file: it needs no network, no library and no other file.
+"""Write the viewer as one self-contained HTML file, which needs no network, no library and no other file.
 
-The page allows only the script and style with certain hashes, so that no text of an agent can run; and its own script
+The page allows only its own script and style, by their hashes, so that no text of an agent can run; and the script
 cannot build markup from text (trusted types). The data is JSON in script elements that browsers do not execute. The
 lists come first, then the content of each episode, which is parsed when the episode is opened.
 """
@@ -61,7 +61,7 @@ def write(path: Path, collection: Collection | RunComparison) -> Written:
 
 
 def served() -> str:
-    """Return the page of the live server: it holds no data, and requests it."""
+    """Return the page of the live server. It contains no data; its script requests the data from the server."""
     return _head(policy(connect="'self'")) + _body("null") + "</body></html>\n"
 
 

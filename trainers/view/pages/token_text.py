@@ -12,10 +12,10 @@ _UNREADABLE = "\ufffd"
 
 
 class Pieces:
-    """Texts of token ids. Each call tries the folders in order, until one has a tokenizer."""
+    """Texts of token ids. Each call looks for a tokenizer in the folders, in order, until one is found."""
 
     def __init__(self, folders: Sequence[Path], name: str = "") -> None:
-        """Take folders to search, and the folder or hub name of the model. Only the local hub cache is used."""
+        """Set the folders to search, and then the folder or hub name of the model. Only the local hub cache is used."""
         self._folders, self._name = (*folders, *([Path(name)] if name else [])), name
         self._tokenizer: Any = None
         self._asked_hub = False

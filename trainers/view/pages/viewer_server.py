@@ -1,7 +1,7 @@
-"""The live viewer: a page, reachable only from this machine, that shows new steps as they are written.
+"""Serve the live viewer: a page, reachable only from this computer, that shows new steps as they are written.
 
 The server handles untrusted text, so it can do little: it listens on 127.0.0.1, answers GET only, and has a few fixed
-paths, none of which names a file. Every path begins with a secret word, because other users of this machine can reach
+paths, none of which names a file. Every path begins with a secret word, because other users of this computer can reach
 127.0.0.1 too. The Host header must be that of the server, against DNS rebinding by web pages. Each connection has one
 request with a timeout, on its own thread.
 """
@@ -83,7 +83,7 @@ class ViewerServer:
         return content(collection.places[int(number)].read())
 
     def search(self, generation: str, begin: str, text: str) -> dict[str, Any]:
-        """Search episodes for a text, from number `begin` on, for a limited time; `next` is where to continue."""
+        """Search episodes for a text, from number `begin` on, for half a second. `next` is where to continue."""
         collection, lowered, matches = self._of(generation), text.lower(), []
         at = int(begin) if _is_number(begin) else 0
         until = time.monotonic() + _SEARCH_SECONDS
@@ -133,7 +133,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Return whether to accept a connection; the number of threads is limited."""
+        """Return whether a connection is accepted: each needs a thread, and the number of threads is limited."""
         return len(self._deadlines) < MOST_CONNECTIONS
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -145,7 +145,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close connections past their deadline, between requests. The next read or write of a thread then fails."""
+        """Shut down connections that are past their deadline, so that the next read or write of their thread fails."""
         now = time.monotonic()
         for request, deadline in list(self._deadlines.items()):
             if now > deadline:
@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._text(404, "nothing is here")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer invalid requests with plain text in place of the HTML page of the library."""
+        """Answer an invalid request with plain text; the library would send an HTML page."""
         self._text(405 if code == 501 else code, "this server answers GET only" if code == 501 else "bad request")
 
     def _json(self, value: Any) -> None:
