@@ -29,7 +29,7 @@ LONG = 30.0
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     for module in (checks, replica):
-        monkeypatch.setattr(module, "HEALTH_SECONDS", 0.5)
+        monkeypatch.setattr(module, "HEALTH_SECONDS", 3.0)
     monkeypatch.setattr(fleet, "_FIRST_WAIT_SECONDS", 0.02)
     monkeypatch.setattr(fleet, "_SETTLE_SECONDS", 0.3)
 
