@@ -67,7 +67,7 @@ MUTATIONS = {
     ),
     "rejected rows in the denominator": Mutation(
         UPDATE,
-        "token_weights([correction.kept[i] for i in part],",
+        "token_weights([correction.token_counts[i] for i in part],",
         "token_weights([batch.lengths[i] for i in part],",
         "trainers/test_correction.py::test_what_is_rejected_leaves_the_denominator",
     ),
