@@ -89,7 +89,6 @@ class ReasoningJudge:
 
     def __init__(self, settings: ReasoningReward) -> None:
         self.settings = settings
-        self.at_once, self.deadline = settings.at_once, settings.deadline + _GRACE
         self.client: JudgeClient[Verdict] = JudgeClient(
             [Endpoint(settings._served(url)) for url in settings.url],
             partial(read_verdict, clamp=settings.clamp),
@@ -99,6 +98,16 @@ class ReasoningJudge:
             patience=settings.deadline,
             thoughts=True,
         )
+
+    @property
+    def at_once(self) -> int:
+        """Return the number of episodes that are judged at once."""
+        return self.settings.at_once
+
+    @property
+    def deadline(self) -> float:
+        """Return the timeout for an episode's verdict in seconds, a little longer than that of its requests."""
+        return self.settings.deadline + _GRACE
 
     async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
         """Return a result for each episode: the term `judge`, and `score`, `critique` and `analysis` as details."""
