@@ -141,7 +141,7 @@ class LoopThread:
     def _watch(self) -> None:
         """Watch the loop from another thread: while there are jobs, check that it moves, and warn of a job that blocks
         it."""
-        while not self.loop.is_closed():
+        while self.runs:
             if not self._alive:
                 self._busy.clear()
                 self._busy.wait(_IDLE_SECONDS)
@@ -158,8 +158,8 @@ class LoopThread:
                 )  # fmt: skip
 
     def _in_round(self, busy_since: float) -> bool:
-        """Return whether the loop is still in the round that began at `busy_since`."""
-        return self._rounds.busy_since == busy_since
+        """Return whether the loop is still in the round that began at `busy_since`. A loop that has ended is in none."""
+        return self.runs and self._rounds.busy_since == busy_since
 
     def _holder(self) -> Work | None:
         """Return the job whose code the loop's thread runs now, found in its stack frames; None if there is none."""
@@ -175,9 +175,13 @@ class LoopThread:
             left: set[asyncio.Task[Any]] = asyncio.all_tasks(self.loop)
             for task in left:
                 task.cancel()
-            if left:
-                self.loop.run_until_complete(asyncio.wait(left, timeout=1.0))
-            self.loop.close()
+            try:
+                if left:
+                    self.loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+            except RuntimeError as error:  # A second request to stop came while the cancelled tasks ended.
+                log.debug("the event loop ended before its cancelled tasks: %s", error)
+            finally:
+                self.loop.close()
 
 
 _SERVE = LoopThread._serve.__code__

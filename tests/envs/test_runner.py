@@ -13,6 +13,7 @@ from palaestra.envs import tool
 from palaestra.envs.core.tool import collect
 from palaestra.envs.running import crew
 from palaestra.envs.running.inbox import Inbox
+from palaestra.envs.running.loop import LoopThread
 from palaestra.envs.running.runner import Runner, wait_for
 from palaestra.envs.running.work import Pending, Work
 from palaestra.errors import Broken
@@ -207,6 +208,29 @@ def test_a_loop_that_was_replaced_ends_with_the_last_call_that_nobody_wants(end)
         runner.close()
     assert becomes(lambda: not replaced.runs)
     runner.close()
+
+
+def test_a_loop_that_is_stopped_in_a_blocked_round_leaves_no_thread():
+    """The job stops the loop again while it is cancelled, and the watching thread begins to look in that last round."""
+    before, begun = set(threading.enumerate()), threading.Event()
+    thread = LoopThread()
+
+    async def block():
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            thread.loop.stop()
+            time.sleep(0.3)
+            raise
+
+    asyncio.run_coroutine_threadsafe(block(), thread.loop)
+    assert begun.wait(PATIENCE)
+    thread._alive = 1  # As a job of a runner would be: the watching thread looks.
+    thread._busy.set()
+    thread.stop()
+    assert becomes(lambda: not set(threading.enumerate()) - before)
+    assert thread.loop.is_closed()
 
 
 def test_finished_calls_leave_nothing_behind_in_the_inbox():
