@@ -158,7 +158,7 @@ class LoopThread:
                 )  # fmt: skip
 
     def _in_round(self, busy_since: float) -> bool:
-        """Return whether the loop is still in the round that began at `busy_since`. A loop that has ended is in none."""
+        """Return whether the loop runs and is still in the round that began at `busy_since`."""
         return self.runs and self._rounds.busy_since == busy_since
 
     def _holder(self) -> Work | None:

@@ -63,7 +63,7 @@ class InChild:
 CHECKS: tuple[tuple[str, Check, bool], ...] = (
     ("libraries", libraries.library_findings, True),
     ("torch", InChild(machine.torch_findings, 90.0, _DRIVER), True),
-    ("runs", machine.place_findings, True),
+    ("runs", InChild(machine.place_findings, 30.0), True),
     ("memory", machine.memory_findings, False),
     ("process limits", machine.limit_findings, False),
     (machine.LOCAL, InChild(machine.local_sandbox_findings, 30.0), False),
