@@ -27,7 +27,7 @@ from palaestra.episode import Ending, Event, Start
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.cold_start import cold_started
 
 ENV = "palaestra/TwoHop-v0"
 TARGET = 0.8
@@ -112,7 +112,7 @@ def engine_maker() -> EngineMaker:
 
 def raised(folder: Path) -> Path:
     """A tiny agent that can play, badly."""
-    local = raise_tiny(tiny_config(ENV)).local
+    local = cold_started(tiny_config(ENV)).local
     export(local.model, local.tokenizer, folder)
     return folder
 

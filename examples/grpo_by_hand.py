@@ -21,7 +21,7 @@ from palaestra.trainers import tiny_config
 from palaestra.trainers.learn.forward import token_logprobs
 from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.losses.policy import Clip
-from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.cold_start import cold_started
 
 ENV = "palaestra/TwoHop-v0"
 STEPS, GROUPS, MEMBERS, MINI_BATCHES = 50, 12, 8, 4
@@ -74,7 +74,7 @@ def learn(model: torch.nn.Module, optimizer: torch.optim.Optimizer, episodes: Se
 
 def train(seed: int = 0) -> list[float]:
     """Return the success of each step's episodes."""
-    local = raise_tiny(tiny_config(ENV, seed=seed)).local
+    local = cold_started(tiny_config(ENV, seed=seed)).local
     agent, model, curve = local.agent, local.model, []
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, total_iters=STEPS - 1)

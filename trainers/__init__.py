@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, laptop_config, tiny_config
 from palaestra.trainers.config.recipes import Recipe, find_recipe
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.run.folder import Run
@@ -23,6 +23,7 @@ __all__ = [
     "find_recipe",
     "grpo_config",
     "imitate",
+    "laptop_config",
     "open_learner",
     "tiny_config",
     "tiny_sft_config",

@@ -1,4 +1,5 @@
 """`palaestra demo`: a whole training in two minutes. A tiny agent learns to use its tool instead of guessing.
+`palaestra demo --model NAME` does the same with a pretrained model, in about ten minutes for 135 million weights.
 
 First it imitates demonstrations with a bad habit (they use the tool in three episodes of ten). Then GRPO trains it with
 real tool calls, and it is compared with two controls that start from the same weights.
@@ -6,9 +7,12 @@ real tool calls, and it is compared with two controls that start from the same w
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
+from palaestra.agents.dialect import template_format
+from palaestra.agents.local_model import open_tokenizer
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import display
 from palaestra.cli.output import reporting
@@ -16,6 +20,7 @@ from palaestra.cli.results import result_table
 from palaestra.cli.train import parse
 from palaestra.episode import Episode, Status
 from palaestra.errors import PalaestraError, UsageError
+from palaestra.mixture import read_mixture
 from palaestra.record import read
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.evaluation.during_training import evaluations_summary, measure, recalled
@@ -24,12 +29,19 @@ from palaestra.trainers.experiments.controls import CONTROLS, Background, Contro
 from palaestra.trainers.grpo import train
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.tracking import require_trackers
-from palaestra.trainers.setup.cold_start import Pupil, raise_tiny
-from palaestra.trainers.setup.open_learner import keep_start, new_learner
-from palaestra.trainers.setup.open_run import check
+from palaestra.trainers.setup.cold_start import Pupil
+from palaestra.trainers.setup.open_learner import cold_started_model, new_learner
+from palaestra.trainers.setup.open_run import check, open_model
 from palaestra.trainers.view.report import need_matplotlib, save_curve, transcript
 
-_ABOUT = "Raise the tiny agent on a bad habit, train it with GRPO, and hold the result against two controls."
+_ABOUT = (
+    "Let an agent imitate a demonstrator with a bad habit, train it with GRPO, and compare the result with two "
+    "controls. Without --model it is the built-in tiny agent."
+)
+_DEMONSTRATIONS = 96
+"""Number of demonstrations for a pretrained model, which can write already."""
+_SHORT_CALLS = "format=tags"
+"""Call format for a model whose chat template writes none: short, and easy to learn."""
 _EXPLANATION = (
     "What kind of learning this is: the demonstrations already show how to use the tool, but mostly show guessing. "
     "GRPO finds that using the tool pays, and does it every time. It selects and polishes a skill that is there; it "
@@ -41,14 +53,10 @@ _EXPLANATION = (
 
 def run(arguments: Sequence[str]) -> int:
     """Train the tiny agent by imitation, then by GRPO beside the controls, and show the success before and after."""
-    options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT)
-    config = options.config
+    options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT, default_preset="laptop")
+    config = _with_demonstrations(options.config)
     if options.resume is not None:
         raise UsageError("a demo cannot be resumed; to continue training use: palaestra train --resume FOLDER")
-    if config.model != "tiny":
-        raise UsageError(
-            "the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'"
-        )
     if not config.eval_tasks:
         raise UsageError("the demo shows what it measured before and after; eval_tasks must be at least 1")
     if not config.save.recorded_groups:
@@ -68,17 +76,31 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _with_demonstrations(config: GRPOConfig) -> GRPOConfig:
+    """Return the config of a demo, in which a pretrained model imitates demonstrations too."""
+    if config.model == "tiny":
+        return config
+    env, cold_start = config.env, config.cold_start
+    writes_calls = template_format(open_tokenizer(config.model)) is not None
+    if not writes_calls and read_mixture(env.env_id) is None and "format" not in env.options:
+        env = replace(env, env_options=(*env.env_options, _SHORT_CALLS))
+    if cold_start.demonstrations is None:
+        cold_start = replace(cold_start, demonstrations=_DEMONSTRATIONS)
+    return replace(config, env=env, cold_start=cold_start)
+
+
 def _play(record: Run, config: GRPOConfig) -> None:
     env_id, console = config.env.env_id, Console(stderr=True)
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
     with display() as on_progress:
-        pupil = raise_tiny(config, on_progress)
-    keep_start(record, pupil.local)
+        local = None if config.model == "tiny" else open_model(config.model, config)
+        pupil = cold_started_model(record, config, local, on_progress)
     before = measure(record, config, pupil.local.agent, "before")
     assert before is not None, "the demo has held-out tasks"
     console.print(
         f"   it uses its tool in {before.sampled.tool_share:.0%} of its episodes and is right in "
-        f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}"
+        f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}. Without "
+        f"randomness it uses the tool in {before.greedy.tool_share:.0%} and is right in {before.greedy.success:.0%}"
     )
     with Background() as background:
         waiting = [background.submit(name, record.folder / "start", config) for name in CONTROLS]

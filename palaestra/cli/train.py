@@ -3,10 +3,10 @@
 `palaestra train --resume RUN` resumes a run that was interrupted, killed or stopped by an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -16,7 +16,7 @@ from palaestra.cli.run_settings import RunOptions, named_options, option_value, 
 from palaestra.cli.running import go_on, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
-from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, laptop_config, tiny_config
 from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.parts import load_allowed
@@ -24,15 +24,23 @@ from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.saved_config import read_config, trusted
 from palaestra.trainers.validation import PARTS, changed, plain
 
+Preset = Literal["tiny", "laptop", "authors"]
+PRESETS = {"tiny": tiny_config, "laptop": laptop_config, "authors": grpo_config}
+"""Functions by name that return the default settings of a run."""
+
 
 @dataclass(frozen=True)
 class TrainOptions(RunOptions):
     """Train an agent with GRPO. Without --model it is the built-in tiny one.
 
-    The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
+    The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors, and with --preset laptop
+    those for a small pretrained model without a GPU.
     """
 
     config: Annotated[GRPOConfig, tyro.conf.arg(name="")]
+    preset: Preset | None = None
+    """Which defaults: `tiny`, `authors`, or `laptop` for a small pretrained model on two CPU cores. By default those of
+    the tiny agent, or with --model the authors'."""
     recipe: Annotated[
         str,
         tyro.conf.arg(
@@ -43,30 +51,34 @@ class TrainOptions(RunOptions):
 
 
 def parse(
-    arguments: Sequence[str], prog: str, about: str | None = None, kind: type[TrainOptions] = TrainOptions
+    arguments: Sequence[str],
+    prog: str,
+    about: str | None = None,
+    kind: type[TrainOptions] = TrainOptions,
+    default_preset: Preset = "authors",
 ) -> TrainOptions:
     """Return the options. Their defaults fit the model, the recipe and its parts that are named. `about` replaces the
-    text of `--help`; `kind` may have further options.
+    text of `--help`; `kind` may have further options; `default_preset` holds for a model that is named.
 
     For a run that is resumed, its saved options are the defaults: an option that differs was named by the user.
     """
     arguments, positional = with_settings(arguments, kind)
-    resumed, model = option_value(arguments, "--resume"), option_value(arguments, "--model")
+    resumed, preset = option_value(arguments, "--resume"), option_value(arguments, "--preset")
     requested_recipe = option_value(arguments, "--recipe")
-    preset = requested_recipe or "grpo-tcr"
+    recipe_name = requested_recipe or "grpo-tcr"
     saved = read_config(Path(resumed)) if resumed else None
     if saved is not None:
         if not isinstance(saved, GRPOConfig):
             raise UsageError(f"{resumed} holds a run of the kind {saved.KIND}; go on with it by palaestra {saved.KIND}")
         config = replace(saved, track=())  # Named again, they are added to those that are there.
         if requested_recipe not in (None, config.recipe.recipe_name):
-            config = replace(config, recipe=find_recipe(preset))
-        preset = config.recipe.recipe_name
+            config = replace(config, recipe=find_recipe(recipe_name))
+        recipe_name = config.recipe.recipe_name
     else:
-        config = (tiny_config if model in (None, "tiny") else grpo_config)(tyro.MISSING, preset)
+        config = _preset_config(preset, option_value(arguments, "--model"), default_preset)(tyro.MISSING, recipe_name)
     config = changed(config, positional)
     recipe, remaining = _with_parts(config.recipe, arguments)
-    default = kind(replace(config, recipe=recipe), preset)
+    default = kind(config=replace(config, recipe=recipe), recipe=recipe_name)
     markers = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
     options = understood(default, remaining, prog, about, markers)
     import_allowed(options.allow_code)
@@ -82,6 +94,12 @@ def parse(
     resolved = trusted(Path(str(resumed)), saved, requested, named_options(arguments))
     assert isinstance(resolved, GRPOConfig), "it is of the kind that was asked for"
     return replace(options, config=resolved)
+
+
+def _preset_config(preset: str | None, model: str | None, default: Preset) -> Callable[..., GRPOConfig]:
+    """Return the function that makes the config of a preset, by default that of the model."""
+    name = preset or ("tiny" if model in (None, "tiny") else default)
+    return PRESETS.get(name, grpo_config)  # Another name is refused with the other options.
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -174,11 +174,11 @@ def newborn(monkeypatch):
     """Instead of a pupil that is raised, one that knows nothing: what is tested is what comes after."""
     tokenizer = families.TOKENIZERS["tiny"]
 
-    def raise_tiny(config, on_progress):
+    def cold_started(config, model, on_progress):
         on_progress(Progress("imitation", 1, 1, {"loss": 1.0}))
         return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 
-    monkeypatch.setattr("palaestra.trainers.setup.open_learner.raise_tiny", raise_tiny)
+    monkeypatch.setattr("palaestra.trainers.setup.open_learner.cold_started", cold_started)
 
 
 def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, newborn, tmp_path):

@@ -304,11 +304,11 @@ def test_a_signal_before_the_folder_is_made_leaves_none(capsys, monkeypatch, mod
 def test_the_tiny_agent_is_raised_once(capsys, monkeypatch, tmp_path):
     raised, tokenizer = [], families.TOKENIZERS["tiny"]
 
-    def raise_tiny(config, on_progress):
+    def cold_started(config, on_progress):
         raised.append(1)
         return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 
-    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "cold_started", cold_started)
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         struck(patch, (grpo, "Rollouts"), signal.SIGINT)

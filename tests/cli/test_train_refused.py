@@ -19,11 +19,11 @@ from palaestra.trainers.setup import cold_start, open_learner
 def nobody_is_raised(monkeypatch):
     """Raising the tiny agent takes minutes: whoever gets that far has refused too late."""
 
-    def raise_tiny(config):
+    def cold_started(config):
         raise AssertionError("the tiny agent is raised")
 
-    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
-    monkeypatch.setattr("palaestra.cli.demo.raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "cold_started", cold_started)
+    monkeypatch.setattr("palaestra.cli.demo.cold_started", cold_started)
 
 
 def refused(capsys, tmp_path, *arguments):
@@ -97,14 +97,14 @@ def test_a_seat_that_does_not_exist_is_refused_from_python_too(monkeypatch):
     monkeypatch.undo()
     config = tiny_config("palaestra/solver_critic-v0", train_seats=("solver_9",))
     with pytest.raises(UsageError, match="solver_9"):
-        cold_start.raise_tiny(config)
+        cold_start.cold_started(config)
 
 
 def test_a_mistake_that_shows_only_while_the_agent_is_raised_leaves_the_name_free(capsys, monkeypatch, tmp_path):
-    def raise_tiny(config, on_progress):
+    def cold_started(config, on_progress):
         raise UsageError("no demonstration is an episode")
 
-    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "cold_started", cold_started)
     assert "no demonstration" in refused(capsys, tmp_path, "train", "two-hop")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -124,12 +124,12 @@ def test_a_run_that_has_made_something_is_kept_and_told_how_to_go_on(capsys, mon
 
 
 def test_who_goes_on_with_a_run_keeps_its_folder(capsys, monkeypatch, tmp_path):
-    def raise_tiny(config, on_progress):
+    def cold_started(config, on_progress):
         raise palaestra.TrainingHalted("no weights pass")
 
     with Run(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")):
         pass
-    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "cold_started", cold_started)
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "no step is saved yet: palaestra train --resume" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").is_file()
@@ -144,5 +144,5 @@ def test_the_gate_and_the_imitation_steps_that_are_asked_for_are_those_that_rais
 
     monkeypatch.setattr(cold_start, "cold_start", begun)
     config = tiny_config("palaestra/TwoHop-v0", imitation_gate=0.5, imitation_steps=100)
-    cold_start.raise_tiny(config)
+    cold_start.cold_started(config)
     assert [(c.imitation_gate, c.imitation_steps) for c in asked] == [(0.5, 100)]

@@ -14,7 +14,7 @@ from palaestra.trainers import grpo
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.learn import update
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.cold_start import cold_started
 from palaestra.trainers.setup.open_run import open_arena
 from palaestra.trainers.validation import changed
 
@@ -25,7 +25,7 @@ AUDITS = ((grpo, "audited"), (grpo, "require"), (update, "audit_weights"), (upda
 
 @pytest.fixture(scope="module")
 def pupil():
-    return raise_tiny(CONFIG).local
+    return cold_started(CONFIG).local
 
 
 def steps(pupil, **changes):

@@ -19,7 +19,7 @@ from palaestra.trainers.evaluation.evaluate import by_seat, evaluate
 from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.setup import cold_start
-from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.cold_start import cold_started
 from palaestra.trainers.setup.open_run import limits
 from palaestra.trainers.validation import changed
 
@@ -35,7 +35,7 @@ def raised(config, demonstrations):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cold_start, "_FIRST_GATE", 150)
         patch.setattr(cold_start, "_DECAY_STEPS", 100)
-        return raise_tiny(changed(config, {"demonstrations": demonstrations})).local
+        return cold_started(changed(config, {"demonstrations": demonstrations})).local
 
 
 def lesson(agent, model, config):

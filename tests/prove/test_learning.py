@@ -20,7 +20,7 @@ from palaestra.trainers.evaluation.during_training import evaluate_both
 from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.losses.group_advantages import Shuffled
-from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.cold_start import cold_started
 from palaestra.trainers.setup.open_run import open_arena, open_model
 from palaestra.trainers.validation import changed
 
@@ -33,7 +33,7 @@ GAP = "sampling/sampling_logp_difference/max"
 def pupil(tmp_path_factory):
     """The folder of a tiny agent that can use its tool and mostly does not."""
     folder = tmp_path_factory.mktemp("pupil")
-    local = raise_tiny(CONFIG).local
+    local = cold_started(CONFIG).local
     export(local.model, local.tokenizer, folder)
     return folder
 

@@ -75,6 +75,11 @@ class GRPOConfig:
             )
 
     @property
+    def cold_started(self) -> bool:
+        """Return whether the agent imitates demonstrations before the run: the tiny one does, another if asked to."""
+        return self.model == "tiny" or self.cold_start.demonstrations is not None
+
+    @property
     def longest_row(self) -> int:
         """Return `max_episode_tokens`, or the length that the recipe implies if it is None."""
         longest = self.recipe.max_completion_length + self.recipe.longest_prefix + _LONGEST_PROMPT
@@ -121,6 +126,41 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
     if "max_completion_length" in changes or not hasattr(config.recipe.shaping, "max_completion_length"):
         return config
     return changed(config, {"max_completion_length": 256})
+
+
+def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
+    """Return the settings that train a small pretrained model on two CPU cores, in about 20 s a step for 135 million
+    weights (measured; docs/benchmarks.md). `changes` are settings of any section, by name.
+
+    If demonstrations are asked for, the imitation before the run is short: two passes over about 96 episodes.
+    """
+    settings: dict[str, Any] = {
+        "steps": 10,
+        "eval_tasks": 64,
+        "num_prompts": 4,
+        "num_generations": 8,
+        "max_turn_tokens": 48,
+        "max_episode_tokens": 512,
+        "slots": 32,
+        "ordered": True,
+        "learning_rate": 2e-5,
+        "num_mini_batches": 2,
+        "micro_batch_tokens": 2048,
+        "checkpoint_every": 5,
+        "recorded_groups": 4,
+        "imitation_gate": 0.6,
+        "imitation_steps": 36,
+        "imitation_warmup": 3,
+        "imitation_decay": 6,
+        "first_gate": 18,
+        "gate_every": 6,
+        "gate_episodes": 64,
+        "imitation_batch_rows": 8,
+    }
+    config = grpo_config(env_id, recipe, **{**settings, **changes})
+    if "max_completion_length" in changes or not hasattr(config.recipe.shaping, "max_completion_length"):
+        return config
+    return changed(config, {"max_completion_length": config.longest_row})
 
 
 def grpo_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:

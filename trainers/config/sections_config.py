@@ -190,21 +190,35 @@ class EvalConfig:
 
 @dataclass(frozen=True, slots=True)
 class ColdStartConfig:
-    """How the tiny agent learns from demonstrations before the run."""
+    """How the agent learns from demonstrations before the run. The defaults are the tiny agent's."""
 
-    demonstrations: Annotated[int, COUNT] = 6000
-    """Episodes of the demonstrator."""
+    demonstrations: Annotated[int | None, COUNT] = None
+    """Episodes of the demonstrator; by default 6000 for the tiny agent, and no cold start for another model."""
     tool_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
     """Share of them in which it uses its tool."""
     layers: Annotated[int, COUNT] = 2
-    """Depth of the model."""
+    """Depth of the tiny agent."""
     imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Where no
     demonstration used one, the share of the demonstrations' success that all episodes are to reach."""
     imitation_steps: Annotated[int, COUNT] = 700
     """Steps after which initial weights that have not reached the gate are given up."""
+    imitation_warmup: Annotated[int, COUNT] = 20
+    """Steps over which the learning rate rises."""
+    imitation_decay: Annotated[int, NOT_NEGATIVE] = 150
+    """Steps in which the learning rate falls to 0 once the gate is passed."""
+    first_gate: Annotated[int, COUNT] = 300
+    """Steps before the gate is first measured."""
+    gate_every: Annotated[int, COUNT] = 50
+    """Steps between measurements of the gate."""
+    gate_episodes: Annotated[int, COUNT] = 192
+    """Episodes that the gate is measured on."""
+    imitation_batch_rows: Annotated[int, COUNT] = 32
+    """Rows a step."""
+    imitation_learning_rate: Annotated[float, POSITIVE] = 5e-5
+    """AdamW's, for another model than the tiny agent, which learns with Muon and rates of its own."""
     max_attempts: Annotated[int, COUNT] = 5
-    """Initial weights that are tried."""
+    """Initial weights of the tiny agent that are tried. Another model has one attempt."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -58,10 +58,19 @@ class Planned:
     def raised(self) -> Hashable:
         """Return the settings that the cold start depends on; None for a model that is loaded."""
         config = self.config
-        if config.model != "tiny":
+        if not config.cold_started:
             return None
         play = config.play
-        return config.env, config.seed, config.cold_start, limits(config), play.slots, play.ordered, config.device
+        return (
+            config.model,
+            config.env,
+            config.seed,
+            config.cold_start,
+            limits(config),
+            play.slots,
+            play.ordered,
+            config.device,
+        )
 
     def fault(self) -> str:
         """Return the last line of the run's log, with its path."""

@@ -1,4 +1,5 @@
-"""Train a tiny agent from scratch: make demonstrations, a tokenizer and a model, and imitate until a gate is passed.
+"""Cold start: an agent imitates demonstrations until a gate is passed. The tiny agent starts from random weights and a
+tokenizer made from the demonstrations; a pretrained model starts from its own weights.
 
 The demonstrator has a bad habit: it uses its tool in three episodes of ten and guesses otherwise. The resulting agent
 can do the task but mostly does not use the tool, so reinforcement learning has something to improve. The guessed words
@@ -6,14 +7,18 @@ stay in the loss: without them the guesses become long garbage.
 
 Imitation stops at a gate, not at a step count. The gate is the success of episodes that used the tool (at least one
 call was served), measured on training tasks that were not demonstrated. If no demonstration used a tool, it is the
-success of all episodes relative to the demonstrations'. If the model does not reach the gate, a new attempt begins
-with other initial weights; attempts are reported and counted. A demonstrator is refused at once if its own success is
-below the gate, because imitation cannot exceed it, or if the token limits of play would bring it below the gate.
+success of all episodes relative to the demonstrations'. If the tiny agent does not reach the gate, a new attempt
+begins with other initial weights; attempts are reported and counted. A pretrained model has one attempt. A
+demonstrator is refused at once if its own success is below the gate, because imitation cannot exceed it, or if the
+token limits of play would bring it below the gate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+
+import torch
+from transformers import PreTrainedTokenizerBase
 
 from palaestra import formats
 from palaestra.agents import Chat, TokenLimits, play
@@ -36,17 +41,9 @@ from palaestra.trainers.samplers.seats import check_seats, seated, seats_of
 from palaestra.trainers.samplers.task_of_group import counts_in
 from palaestra.trainers.setup.demonstration_split import Division, demonstrate, starts_of
 from palaestra.trainers.setup.open_run import limits, open_arena
+from palaestra.trainers.validation import changed
 
-_GATE_TASKS = 192
-"""Number of episodes that the gate is measured on."""
-_FIRST_GATE = 300
-"""Number of imitation steps before the gate is first measured."""
-_GATE_EVERY = 50
-"""Number of imitation steps between measurements of the gate."""
-_WARMUP_STEPS = 20
-"""Number of imitation steps over which the learning rate rises."""
-_DECAY_STEPS = 150
-"""Number of imitation steps in which the learning rate falls to 0 once the gate is passed."""
+_TINY_DEMONSTRATIONS = 6000
 _MOST_TIMES = 8
 """Largest factor on demonstrations and steps for a mixture, relative to one environment."""
 
@@ -90,18 +87,18 @@ class _Measure:
 
 @dataclass(frozen=True, slots=True)
 class Pupil:
-    """Result of a cold start: the trained tiny agent, and how it was made."""
+    """Result of a cold start: the agent that has imitated, and how it was made."""
 
     local: LocalModel
     attempts: int
-    """Number of initial weights that were tried; 1 if the first passed."""
+    """Number of initial weights that were tried; 1 if the first passed, or for a pretrained model."""
     steps: int
     """Number of imitation steps of the weights that passed."""
     demonstrations: Sequence[Episode]
 
 
-def raise_tiny(config: GRPOConfig, on_progress: OnProgress = ignore) -> Pupil:
-    """Train the tiny agent of a run on demonstrations of the run's environment."""
+def cold_started(config: GRPOConfig, model: LocalModel | None = None, on_progress: OnProgress = ignore) -> Pupil:
+    """Train the agent of a run on demonstrations of the run's environment: `model`, or a new tiny agent."""
     with closing(open_arena(config)) as practice:
         check_seats(practice, config.env.train_seats)
         return cold_start(
@@ -112,7 +109,9 @@ def raise_tiny(config: GRPOConfig, on_progress: OnProgress = ignore) -> Pupil:
             slots=config.play.slots,
             device_name=config.device,
             config=config.cold_start,
+            sft=None if model is None else _imitation_of_pretrained(config),
             format=format_read(config.env.env_id, config.env.options),
+            model=model,
             on_progress=on_progress,
         )
 
@@ -128,55 +127,76 @@ def cold_start(
     config: ColdStartConfig | None = None,
     sft: SFTConfig | None = None,
     format: str = formats.DEFAULT,
+    model: LocalModel | None = None,
     on_progress: OnProgress = ignore,
 ) -> Pupil:
-    """Train a tiny agent on demonstrations played in `arena`.
+    """Train `model`, or a new tiny agent, on demonstrations played in `arena`.
 
     The agent learns to write calls in `format`, which the arena must read. In a mixture each environment has its own
     demonstrator and a share of the demonstrations. The number of demonstrations and the limit on imitation steps are
     multiplied, at most by 8, so that the rarest environment is demonstrated as often as if it were the only one. The
     gate must be passed in each environment.
     """
-    config, device, (_, counts) = config or ColdStartConfig(), find_device(device_name), counts_in(arena, 0)
+    config, (_, counts) = config or ColdStartConfig(), counts_in(arena, 0)
     rarest = min(counts_in(arena, 1000)[0].values())
     times = min(_MOST_TIMES, 1000 // max(1, rarest))
-    config = replace(
-        config, demonstrations=config.demonstrations * times, imitation_steps=config.imitation_steps * times
-    )
-    demonstrations = demonstrate(
-        arena, demonstrator, config.demonstrations, config.tool_rate, seed, format, on_progress=on_progress
-    )
+    total = (config.demonstrations or _TINY_DEMONSTRATIONS) * times
+    config = replace(config, demonstrations=total, imitation_steps=config.imitation_steps * times)
+    demonstrations = demonstrate(arena, demonstrator, total, config.tool_rate, seed, format, on_progress=on_progress)
     for count in counts.values():
-        if warning := Division(count).warning:
-            on_progress(Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning))
+        if model is None and (warning := Division(count).warning):
+            on_progress(Progress("demonstrations", len(demonstrations), total, note=warning))
     measure = _measure(demonstrations, config)
-    tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
-    chat = Chat(tokenizer)
-    rows_of = [written_rows(chat, episode.attempt.messages) for episode in demonstrations]
+    if model is None:
+        tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
+        chat, agents = Chat(tokenizer), _tiny_agents(tokenizer, config, find_device(device_name), slots, seed)
+    else:
+        chat, agents = model.agent.chat or Chat(model.tokenizer), iter([model])
+    rows_of = [written_rows(chat, episode.attempt.messages, episode.tools) for episode in demonstrations]
     if note := _too_long(demonstrations, rows_of, limits, measure, config.imitation_gate):
-        on_progress(Progress("demonstrations", len(demonstrations), config.demonstrations, note=note))
+        on_progress(Progress("demonstrations", len(demonstrations), total, note=note))
     rows = [row for rows in rows_of for row in rows]
+    attempts = config.max_attempts if model is None else 1
     best = 0.0
-    for attempt in range(config.max_attempts):
-        model = tiny_model(len(tokenizer), layers=config.layers, seed=seed * config.max_attempts + attempt)
-        local = serve(model.to(device), tokenizer, slots=slots, seed=seed)
-        settings = replace(sft or tiny_sft_config(), seed=seed)
+    for attempt, local in enumerate(agents):
+        settings = replace(sft or tiny_sft_config(batch_rows=config.imitation_batch_rows), seed=seed)
         steps, reached = _imitate(local, rows, arena, limits, config, settings, measure, on_progress)
         if reached >= config.imitation_gate:
             return Pupil(local, attempt + 1, steps, demonstrations)
         best = max(best, reached)
         note = (
             f"stuck at {reached:.2f} {measure.name} after {steps} steps (gate {config.imitation_gate}); "
-            f"attempt {attempt + 1} of {config.max_attempts} is given up and other initial weights are drawn"
+            f"attempt {attempt + 1} of {attempts} is given up"
         )
         on_progress(Progress("imitation", steps, config.imitation_steps, note=note))
     task_count = len({episode.start.key[:2] for episode in demonstrations})
     raise TrainingHalted(
-        f"none of {config.max_attempts} initial weights reached {config.imitation_gate} {measure.name} in "
+        f"none of {attempts} initial weights reached {config.imitation_gate} {measure.name} in "
         f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
         f"{best:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
         "(--cold-start.imitation-gate), or give more tasks"
     )
+
+
+def _tiny_agents(
+    tokenizer: PreTrainedTokenizerBase, config: ColdStartConfig, device: torch.device, slots: int, seed: int
+) -> Iterator[LocalModel]:
+    """Yield tiny agents with different random weights, one for each attempt."""
+    for attempt in range(config.max_attempts):
+        weights = tiny_model(len(tokenizer), layers=config.layers, seed=seed * config.max_attempts + attempt)
+        yield serve(weights.to(device), tokenizer, slots=slots, seed=seed)
+
+
+def _imitation_of_pretrained(config: GRPOConfig) -> SFTConfig:
+    """Return the settings with which a pretrained model imitates before a run."""
+    settings = {
+        "batch_rows": config.cold_start.imitation_batch_rows,
+        "learning_rate": config.cold_start.imitation_learning_rate,
+        "micro_batch_tokens": config.optimizer.micro_batch_tokens,
+    }
+    # An adapter is added after imitation, which trains all weights.
+    scale = replace(config.scale, lora_r=0)
+    return changed(SFTConfig(model=config.model, device=config.device, scale=scale), settings)
 
 
 def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
@@ -197,7 +217,7 @@ def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Mea
         habit = "" if any(measure.with_tool.values()) else f", played with tool_rate={config.tool_rate:g},"
         raise TrainingHalted(
             f"the demonstrator{habit} reaches {score:.2f} {measure.name} in {len(demonstrations)} demonstrations, and "
-            f"the tiny agent, which imitates it, is to reach {config.imitation_gate}: let it play better, or lower the "
+            f"the agent, which imitates it, is to reach {config.imitation_gate}: let it play better, or lower the "
             "gate with --cold-start.imitation-gate"
         )
     return measure
@@ -234,7 +254,7 @@ def _too_long(
         for episode, fit in zip(demonstrations, fits, strict=True)
     ]
     if measure.of(limited) < gate:
-        raise ConfigError(f"the tiny agent cannot be raised: {text}")
+        raise ConfigError(f"the agent cannot learn from the demonstrations: {text}")
     return text
 
 
@@ -256,38 +276,37 @@ def _imitate(
     """Imitate until the gate is passed, then decay the learning rate. Return the steps taken and the last measure."""
     learner = Learner(local.agent, local.model, sft)
     imitation, reached = Imitation(learner, rows), 0.0
-    first = min(_FIRST_GATE, config.imitation_steps)
+    first = min(config.first_gate, config.imitation_steps)
 
     def step(rate: float = 1.0) -> float:
-        figures = imitation.step(rate * min(1.0, (learner.step + 1) / _WARMUP_STEPS))
+        figures = imitation.step(rate * min(1.0, (learner.step + 1) / config.imitation_warmup))
         learner.require_gradients()
         return figures["loss"]
 
     while learner.step < config.imitation_steps:
         metrics = {"loss": step()}
-        if learner.step >= first and learner.step % _GATE_EVERY == 0:
-            reached = _reached(local, arena, limits, measure)
+        if learner.step >= first and learner.step % config.gate_every == 0:
+            reached = _reached(local, arena, limits, measure, config.gate_episodes)
             metrics[measure.metric] = reached
         # The total assumes the earliest end: the next gate, and the decay after it.
-        gate = max(first, -(-learner.step // _GATE_EVERY) * _GATE_EVERY)
-        on_progress(Progress("imitation", learner.step, gate + _DECAY_STEPS, metrics))
+        gate = max(first, -(-learner.step // config.gate_every) * config.gate_every)
+        on_progress(Progress("imitation", learner.step, gate + config.imitation_decay, metrics))
         if reached >= config.imitation_gate:
             break
     if reached >= config.imitation_gate:
-        for left in reversed(range(_DECAY_STEPS)):
-            loss = step(rate=left / _DECAY_STEPS)
+        for left in reversed(range(config.imitation_decay)):
+            loss = step(rate=left / config.imitation_decay)
             on_progress(Progress("imitation", learner.step, learner.step + left, {"loss": loss}))
         # The result is the model after the decay, so it must pass too.
-        reached = _reached(local, arena, limits, measure)
+        reached = _reached(local, arena, limits, measure, config.gate_episodes)
     return learner.step, reached
 
 
-def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: _Measure) -> float:
+def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: _Measure, episodes: int) -> float:
     """Let the present model play tasks that were not demonstrated, and return the gate's measure."""
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)
-    games = max(1, _GATE_TASKS // max(1, len(table)))
+    games = max(1, episodes // max(1, len(table)))
     starts = starts_of(arena, dict.fromkeys(counts, games), Division.kept_back)
-    episodes = play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)
-    return measure.of(list(episodes))
+    return measure.of(list(play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)))

@@ -24,13 +24,14 @@ from palaestra.trainers.run.saved_config import refused, trained_format
 from palaestra.trainers.run.versions import versions
 from palaestra.trainers.scale.fsdp import whole_model
 from palaestra.trainers.scale.ranks import here
-from palaestra.trainers.setup.cold_start import raise_tiny
+from palaestra.trainers.setup.cold_start import Pupil, cold_started
 from palaestra.trainers.setup.open_run import as_opened, check_ranks, open_model, settled
 from palaestra.trainers.validation import changed
 
 
 def open_learner(run: Run, model: LocalModel | None = None, on_progress: OnProgress = ignore) -> Learner[GRPOConfig]:
     """Return a run's learner: from its newest checkpoint, else its `start` folder, else `model`, else `config.model`.
+    If the run begins with a cold start, the model first imitates demonstrations.
 
     The call format of the model, and settings that let the run fit into memory, may be added to `run.config`.
     """
@@ -44,21 +45,36 @@ def open_learner(run: Run, model: LocalModel | None = None, on_progress: OnProgr
             ranks.meet()  # The first rank creates or downloads the model.
         if start.is_dir():
             local = open_model(str(start), config)
-        elif model is not None or config.model != "tiny":
-            local = model or open_model(config.model, config)
-        else:
-            local = raise_tiny(config, on_progress).local
-            local.model.name_or_path = str(start)  # An adapter names this folder as its base.
-        if config.model != "tiny":
             config = pin_format(run, config, local)
-        if config.model == "tiny" or (config.recipe.kl.beta > 0 and not config.scale.lora_r):
+        else:
+            config, local = _first_model(run, config, model, on_progress)
+        if config.cold_started or (config.recipe.kl.beta > 0 and not config.scale.lora_r):
             keep_start(run, local)
         if ranks.count > 1 and ranks.first:
             ranks.meet()
-            local = open_model(str(start) if config.model == "tiny" else config.model, config)
+            local = open_model(str(start) if config.cold_started else config.model, config)
         learner = new_learner(local, config)
     run.rewind(learner.step)
     return learner
+
+
+def _first_model(
+    run: Run, config: GRPOConfig, model: LocalModel | None, on_progress: OnProgress
+) -> tuple[GRPOConfig, LocalModel]:
+    """Return the model that a new run trains, which may come from the caller, and the config with its call format."""
+    if config.model == "tiny":
+        return config, model or cold_started_model(run, config, None, on_progress).local
+    local = model or open_model(config.model, config)
+    config = pin_format(run, config, local)
+    return config, cold_started_model(run, config, local, on_progress).local if config.cold_started else local
+
+
+def cold_started_model(run: Run, config: GRPOConfig, model: LocalModel | None, on_progress: OnProgress) -> Pupil:
+    """Let the agent of a run imitate demonstrations, and export it to the run's `start` folder."""
+    pupil = cold_started(config, model, on_progress)
+    pupil.local.model.name_or_path = str(run.folder / "start")  # An adapter names this folder as its base.
+    keep_start(run, pupil.local)
+    return pupil
 
 
 def new_learner(local: LocalModel, config: GRPOConfig) -> Learner[GRPOConfig]:
@@ -107,6 +123,8 @@ def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
 
     The format is then part of the run's config, as if the user had set it.
     """
+    if config.model == "tiny":
+        return config
     env = config.env
     options, note = pinned(env.env_id, env.options, local.tokenizer, trained_format(config.model))
     if options != env.options:

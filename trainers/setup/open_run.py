@@ -59,6 +59,8 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
     )
     if isinstance(local.agent.engine, VllmEngine):
         local.agent.engine.check(local.tokenizer, config.longest_row)
+    if config.cold_started and name == config.model:  # All weights imitate. Then the adapter is added.
+        return local
     return with_adapter(local, config)
 
 
@@ -197,12 +199,12 @@ def check_judge(config: GRPOConfig) -> None:
 def check(config: GRPOConfig) -> None:
     """Raise an error for a config that cannot work, before anything is created. This function checks the device, the
     judge's server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and
-    the demonstrator of the tiny agent.
+    the demonstrator of a cold start.
     """
     find_device(config.device)
     check_scale(config)
     check_judge(config)
-    if config.model == "tiny":
+    if config.cold_started:
         demonstrators(config.env.env_id)
     for split in ("train", "eval"):
         with closing(open_arena(config, split, here=True)) as opened:
@@ -216,6 +218,6 @@ def check(config: GRPOConfig) -> None:
             if isinstance(config.recipe.shaping, StagedShaping):
                 for parts in getattr(opened, "reward_parts", ()):
                     config.recipe.shaping.part_of(parts)
-            if config.model == "tiny":
+            if config.cold_started:
                 for count in counts_in(opened, 0)[1].values():
                     Division(count)
