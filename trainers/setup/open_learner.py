@@ -11,7 +11,8 @@ import torch
 
 from palaestra.agents.adapters import adapted, save_adapter
 from palaestra.agents.dialect import pinned
-from palaestra.agents.local_model import LocalModel, export
+from palaestra.agents.local_model import LocalModel
+from palaestra.agents.model_folder import export
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
