@@ -18,6 +18,7 @@ from palaestra.agents.chat import Chat
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.known_models import KNOWN, located
 from palaestra.agents.model_folder import misplaced
+from palaestra.agents.tool_prompt import set_system
 from palaestra.errors import UsageError
 from palaestra.protocols import Engine
 
@@ -53,13 +54,16 @@ def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0, engine: Engi
     return LocalModel(model, tokenizer, Agent(engine(model, chat.stops, slots=slots, seed=seed), chat))
 
 
-def open_tokenizer(name: str) -> Any:
-    """Return the tokenizer of a model's folder, hub name or known name; it must have a chat template."""
+def open_tokenizer(name: str, chat_template: str | None = None, system: str = "") -> Any:
+    """Return the tokenizer of a model's folder, hub name or known name; it must have a chat template.
+
+    The file `chat_template` replaces its template. `system` is put before the system text of every dialogue.
+    """
     name = located(name)
     if wrong := misplaced(name):
         raise UsageError("; ".join(wrong))
     if is_adapter(Path(name)) and not (Path(name) / "tokenizer_config.json").is_file():
-        return open_tokenizer(base_name(Path(name)))
+        return open_tokenizer(base_name(Path(name)), chat_template, system)
     if not Path(name).exists():
         _ask_hub(name)
     try:
@@ -69,12 +73,28 @@ def open_tokenizer(name: str) -> Any:
             f"no model could be read from {name!r} ({_first_line(error)}); pass a model folder (with config.json, "
             "safetensors and tokenizer files), a hub name, or 'tiny'"
         ) from error
+    if chat_template is not None:
+        tokenizer.chat_template = _template_of(chat_template, tokenizer)
     if not tokenizer.chat_template:
         raise UsageError(
             f"the tokenizer in {name!r} has no chat template; pass an instruct model, or put a chat_template.jinja "
             "beside its tokenizer files"
         )
+    if system:
+        set_system(tokenizer, system)
     return tokenizer
+
+
+def _template_of(name: str, tokenizer: Any) -> str:
+    """Return the chat template in a file. Raise a UsageError if it cannot be read, or does not show a question."""
+    try:
+        template = Path(name).read_text("utf-8")
+        shown = tokenizer.apply_chat_template([{"role": "user", "content": "?"}], template, tokenize=False)
+    except Exception as error:  # A template may raise anything.
+        raise UsageError(f"the chat template {name} cannot be used: {_first_line(error)}") from error
+    if "?" not in shown:
+        raise UsageError(f"the chat template {name} does not show a user's message; expected a template in Jinja")
+    return template
 
 
 def commit_of(name: str) -> str:
@@ -92,13 +112,16 @@ def load(
     device: str = "auto",
     dtype: Dtype = "float32",
     engine: EngineMaker = TorchEngine,
+    chat_template: str | None = None,
+    system: str = "",
 ) -> LocalModel:
     """Load a causal language model and its chat template. For an adapter's folder, load the base and merge the adapter.
 
+    `chat_template` and `system` change the prompts, as `open_tokenizer` says.
     Training in bfloat16 needs float32 copies of the weights (`trainers.scale`): small changes would be rounded away.
     """
     where = find_device(device)
-    tokenizer = open_tokenizer(name)
+    tokenizer = open_tokenizer(name, chat_template, system)
     model = cast_weights(_read(name, dtype).to(where), dtype)
     # Loaded weights lie in a memory-mapped file, which may be removed, and at addresses where sums may round
     # differently than in memory of torch: a resumed run would differ from the uninterrupted one in the last bits.

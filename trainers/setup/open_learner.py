@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from palaestra.agents.adapters import adapted, save_adapter
-from palaestra.agents.dialect import pinned
+from palaestra.agents.dialect import prepared
 from palaestra.agents.local_model import LocalModel
 from palaestra.agents.model_folder import export
 from palaestra.errors import UsageError
@@ -104,12 +104,13 @@ def newest_checkpoint(run: Run) -> Checkpoint | None:
 
 
 def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
-    """Make the run's environment read calls as its model's template writes them, unless a format was chosen.
+    """Make the run's environment read calls as its model's template writes them, unless a format was chosen. A template
+    that shows no tools gets them in the system message.
 
     The format is then part of the run's config, as if the user had set it.
     """
     env = config.env
-    options, note = pinned(env.env_id, env.options, local.tokenizer, trained_format(config.model))
+    options, note = prepared(env.env_id, env.options, local.tokenizer, trained_format(config.model))
     if options != env.options:
         pinning = (f"{key}={value}" for key, value in options.items() if key not in env.options)
         config = replace(config, env=replace(env, env_options=(*env.env_options, *pinning)))
