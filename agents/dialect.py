@@ -1,7 +1,8 @@
 """Make an environment read tool calls in the format that the agent's chat template writes.
 
 An environment of this package has the option `format`. If neither the caller nor the environment's author has set it,
-`pinned` sets it to the agent's format, and every record holds it with the other options. Left out: agents without a
+`pinned` sets it to the agent's format, and every record holds it with the other options. If the template shows no
+tools, `prepared` puts them and a call in the environment's format into the system message. Left out: agents without a
 chat (scripts, human players, servers), which write calls in the environment's format.
 """
 
@@ -10,18 +11,13 @@ from typing import Any
 
 from palaestra import formats
 from palaestra.agents.chat import rendered
+from palaestra.agents.tool_prompt import PROBE_TOOL, lacks_tools, show_tools, shown_format
 from palaestra.episode import Message
 from palaestra.mixture import environments, read_mixture
 from palaestra.options import FORMAT
-from palaestra.registry import chosen_format, reads_calls
+from palaestra.registry import chosen_format, format_read, reads_calls
 
 AUTO = "auto"
-_ARGUMENTS = {"probe_argument": {"type": "string", "description": "What to probe."}}
-_PARAMETERS = {"type": "object", "properties": _ARGUMENTS, "required": ["probe_argument"]}
-PROBE_TOOL = {
-    "type": "function",
-    "function": {"name": "probe_tool", "description": "Probes.", "parameters": _PARAMETERS},
-}
 _CALL = formats.ParsedCall("probe_tool", {"probe_argument": "some words"})
 _QUESTION: Message = {"role": "user", "content": "question"}
 _STUB: Message = {"role": "assistant", "content": "\ue000"}
@@ -31,8 +27,10 @@ def template_format(tokenizer: Any) -> str | None:
     """Return the format in which a tokenizer's chat template writes calls.
 
     `auto` means that the template writes calls in a format that this package does not know. None means that it writes
-    no calls: the agent must learn a format from demonstrations.
+    no calls: the agent must learn a format, from its system message or from demonstrations.
     """
+    if (shown := shown_format(tokenizer)) is not None:
+        return shown
     try:
         name, turn = written_format(tokenizer)
     except Exception:  # A template is third-party code; it may raise anything for tools.
@@ -72,6 +70,19 @@ def _written_call(tokenizer: Any) -> str:
         if _CALL.name in turn_text:
             return turn_text.partition(tokenizer.eos_token)[0] if tokenizer.eos_token else turn_text
     return ""
+
+
+def prepared(
+    env_id: str, options: Mapping[str, Any], tokenizer: Any, trained: str | None = None
+) -> tuple[dict[str, Any], str]:
+    """Return what `pinned` returns. If the chat template shows no tools, they are written into the system message, in
+    the format that the environment reads; that format is then among the options, and the note tells it.
+    """
+    new_options, note = pinned(env_id, options, tokenizer, trained)
+    if not lacks_tools(tokenizer):
+        return new_options, note
+    shown = show_tools(tokenizer, format_read(env_id, new_options))
+    return pinned(env_id, new_options, tokenizer)[0], "; ".join(filter(None, (note, shown)))
 
 
 def pinned(

@@ -1,6 +1,5 @@
 """A model in this process that can play and be trained: loaded from disk or from a hub, or newly made."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,13 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import has_file
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from palaestra.agents.adapters import adapted, base_name, effective_weights, is_adapter, merged
+from palaestra.agents.adapters import base_name, is_adapter, merged
 from palaestra.agents.agent import Agent
 from palaestra.agents.chat import Chat
 from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.known_models import KNOWN, located
+from palaestra.agents.model_folder import misplaced
+from palaestra.agents.tool_prompt import set_system
 from palaestra.errors import UsageError
 from palaestra.protocols import Engine
 
@@ -52,12 +54,16 @@ def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0, engine: Engi
     return LocalModel(model, tokenizer, Agent(engine(model, chat.stops, slots=slots, seed=seed), chat))
 
 
-def open_tokenizer(name: str) -> Any:
-    """Return the tokenizer of a model's folder or hub name; it must have a chat template."""
+def open_tokenizer(name: str, chat_template: str | None = None, system: str = "") -> Any:
+    """Return the tokenizer of a model's folder, hub name or known name; it must have a chat template.
+
+    The file `chat_template` replaces its template. `system` is put before the system text of every dialogue.
+    """
+    name = located(name)
     if wrong := misplaced(name):
         raise UsageError("; ".join(wrong))
     if is_adapter(Path(name)) and not (Path(name) / "tokenizer_config.json").is_file():
-        return open_tokenizer(base_name(Path(name)))
+        return open_tokenizer(base_name(Path(name)), chat_template, system)
     if not Path(name).exists():
         _ask_hub(name)
     try:
@@ -67,31 +73,35 @@ def open_tokenizer(name: str) -> Any:
             f"no model could be read from {name!r} ({_first_line(error)}); pass a model folder (with config.json, "
             "safetensors and tokenizer files), a hub name, or 'tiny'"
         ) from error
+    if chat_template is not None:
+        tokenizer.chat_template = _template_of(chat_template, tokenizer)
     if not tokenizer.chat_template:
         raise UsageError(
             f"the tokenizer in {name!r} has no chat template; pass an instruct model, or put a chat_template.jinja "
             "beside its tokenizer files"
         )
+    if system:
+        set_system(tokenizer, system)
     return tokenizer
 
 
+def _template_of(name: str, tokenizer: Any) -> str:
+    """Return the chat template in a file. Raise a UsageError if it cannot be read, or does not show a question."""
+    try:
+        template = Path(name).read_text("utf-8")
+        shown = tokenizer.apply_chat_template([{"role": "user", "content": "?"}], template, tokenize=False)
+    except Exception as error:  # A template may raise anything.
+        raise UsageError(f"the chat template {name} cannot be used: {_first_line(error)}") from error
+    if "?" not in shown:
+        raise UsageError(f"the chat template {name} does not show a user's message; expected a template in Jinja")
+    return template
+
+
 def commit_of(name: str) -> str:
-    """Return the commit of the hub model's files that `load` reads; "" if the files do not state it."""
+    """Return the commit of the hub model's files that `load` reads, or a known model's digest; "" if none is stated."""
+    if (known := KNOWN.get(name)) is not None:
+        return known.sha256
     return str(getattr(AutoConfig.from_pretrained(name, trust_remote_code=False), "_commit_hash", None) or "")
-
-
-def misplaced(name: str) -> tuple[str, str] | None:
-    """Return the error in a model's name and its remedy; None if the name is a model folder or may be a hub name."""
-    path = Path(name)
-    if (path / "model" / "config.json").is_file():
-        return f"{name!r} is a run; its model is in {str(path / 'model')!r}", "pass that folder"
-    if path.is_dir() and not (path / "config.json").is_file() and not is_adapter(path):
-        return f"{name!r} holds no config.json", "pass a model folder, as transformers or a run writes it"
-    if path.is_file():
-        return f"{name!r} is a file", "pass the folder that holds it"
-    if not path.exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
-        return f"there is no folder {name!r}", "pass a model folder, a hub name, or 'tiny'"
-    return None
 
 
 def load(
@@ -102,13 +112,16 @@ def load(
     device: str = "auto",
     dtype: Dtype = "float32",
     engine: EngineMaker = TorchEngine,
+    chat_template: str | None = None,
+    system: str = "",
 ) -> LocalModel:
     """Load a causal language model and its chat template. For an adapter's folder, load the base and merge the adapter.
 
+    `chat_template` and `system` change the prompts, as `open_tokenizer` says.
     Training in bfloat16 needs float32 copies of the weights (`trainers.scale`): small changes would be rounded away.
     """
     where = find_device(device)
-    tokenizer = open_tokenizer(name)
+    tokenizer = open_tokenizer(name, chat_template, system)
     model = cast_weights(_read(name, dtype).to(where), dtype)
     # Loaded weights lie in a memory-mapped file, which may be removed, and at addresses where sums may round
     # differently than in memory of torch: a resumed run would differ from the uninterrupted one in the last bits.
@@ -126,6 +139,7 @@ def cast_weights(model: Any, dtype: Dtype) -> Any:
 
 
 def _read(name: str, dtype: Dtype) -> Any:
+    name = located(name)
     folder = Path(name)
     if is_adapter(folder):
         # Base and adapter are summed in float32, whatever the final dtype is.
@@ -156,19 +170,6 @@ def _refuse_kernels(name: str) -> None:
                     f"the config of {name!r} names code on the hub, {hub_name!r}, which is not run; take that out of "
                     "its config.json"
                 )
-
-
-def export(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a folder that `load`, transformers and vLLM read: safetensors, config, tokenizer, template.
-
-    An adapter is merged into the base model's weights, which keep the base's names.
-    """
-    whole = {name: weight.detach().cpu() for name, weight in effective_weights(model)} if adapted(model) else None
-    model.save_pretrained(folder, state_dict=whole)
-    tokenizer.save_pretrained(folder)
-    # Weight files are written with access for their owner alone; give them the mode of the files beside them.
-    for path in folder.glob("*.safetensors"):
-        shutil.copymode(folder / "config.json", path)
 
 
 def find_device(name: str) -> torch.device:

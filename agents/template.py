@@ -11,7 +11,8 @@ from typing import Any, Literal
 from palaestra import formats
 from palaestra.agents.chat import Chat, rendered
 from palaestra.agents.conversation import Conversation
-from palaestra.agents.dialect import PROBE_TOOL, written_format
+from palaestra.agents.dialect import written_format
+from palaestra.agents.tool_prompt import PROBE_TOOL, lacks_tools, show_tools
 from palaestra.episode import Message
 from palaestra.errors import UsageError
 
@@ -138,11 +139,16 @@ def _tool_results(chat: Chat) -> Iterator[TemplateFinding]:
 
 def _schemas(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether the prompt shows the tools' schemas, and in which part."""
+    own_template = chat.tokenizer.chat_template
+    lacking = lacks_tools(chat.tokenizer)
+    shown = show_tools(chat.tokenizer, formats.DEFAULT)
     prompt = rendered(chat.tokenizer, [_QUESTION], [PROBE_TOOL])
+    chat.tokenizer.chat_template = own_template
+    if lacking and "probe_argument" in prompt:
+        yield TemplateFinding("tool schemas", shown)
+        return
     position = "before" if prompt.find("probe_tool") < prompt.find("QUESTION") else "after"
-    wrong = "the template does not show {}: the agent must learn its tools from demonstrations or a system text".format(
-        "their arguments" if "probe_tool" in prompt else "them"
-    )
+    wrong = shown or "the template does not show them: the agent must learn its tools from demonstrations"
     remedy = "choose a template for tools, unless the agent is raised on them"
     yield _finding("tool schemas", "probe_argument" in prompt, f"are shown {position} the question", wrong, remedy)
 
@@ -156,8 +162,8 @@ def _calls(chat: Chat) -> Iterator[TemplateFinding]:
         remedy = f"choose a model of another family; formats read here: {', '.join(sorted(formats.FORMATS))}"
         state: TemplateSeverity = "broken"
     else:
-        wrong = f"the template writes none of its own; the agent must learn {formats.DEFAULT}"
-        remedy, state = "raise it on demonstrations, or say the format in `system`", "warning"
+        wrong = f"the template writes none of its own; the agent must learn {formats.DEFAULT} or what `format` names"
+        remedy, state = "raise it on demonstrations", "warning"
     yield _finding("call format", name is not None, text, wrong, remedy, state)
 
 

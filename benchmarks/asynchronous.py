@@ -22,7 +22,8 @@ import tyro
 from peers.findings import Report, target
 
 import palaestra
-from palaestra.agents.local_model import EngineMaker, export, load
+from palaestra.agents.local_model import EngineMaker, load
+from palaestra.agents.model_folder import export
 from palaestra.episode import Ending, Event, Start
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.grpo import train_learner

@@ -12,10 +12,12 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
+from palaestra import formats
 from palaestra.agents import Chat
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import LocalModel, find_device, load, serve
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
+from palaestra.agents.tool_prompt import show_tools
 from palaestra.episode import Episode, TokenRow
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.config.sft_config import SFTConfig
@@ -30,7 +32,14 @@ from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.run.session import RunSession
 from palaestra.trainers.run.tracking import Trackers
 from palaestra.trainers.setup.open_learner import keep_model, newest_checkpoint
-from palaestra.trainers.setup.open_run import as_opened, check_scale, compute_type, settled, with_adapter
+from palaestra.trainers.setup.open_run import (
+    as_opened,
+    check_scale,
+    compute_type,
+    prompt_changes,
+    settled,
+    with_adapter,
+)
 from palaestra.trainers.setup.run_summary import synopsis
 
 
@@ -101,6 +110,8 @@ def open_imitation(run: Run, on_progress: OnProgress) -> tuple[Imitation, dict[s
     if target != config.format:
         config = replace(config, format=target)
         run.settle(config)
+    if shown := show_tools(local.tokenizer, target or formats.DEFAULT):
+        run.notes.append(shown)
     assert local.agent.chat is not None, "a model has a chat"
     longest = longest_row(local.model, config)
     imitated_rows = sft_rows(
@@ -140,7 +151,8 @@ def open_imitation(run: Run, on_progress: OnProgress) -> tuple[Imitation, dict[s
 def open_student(config: SFTConfig, dataset: Demonstrations, name: str) -> LocalModel:
     """Open the model to train: from disk or a hub, or a new tiny model with a tokenizer learned from these episodes."""
     if name != "tiny":
-        local = load(name, slots=1, seed=config.seed, device=config.device, dtype=compute_type(config))
+        how = prompt_changes(config, name)
+        local = load(name, slots=1, seed=config.seed, device=config.device, dtype=compute_type(config), **how)
         return with_adapter(local, config)
     device = find_device(config.device)
     texts = (message["content"] for _, episode in dataset.episodes for message in episode.attempt.messages)

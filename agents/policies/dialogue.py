@@ -19,6 +19,12 @@ from palaestra.formats import CallParseError, Format, Parsed, ParsedCall
 
 ToolSchemas = Sequence[Mapping[str, Any]]
 """The tools an agent may call, in the OpenAI form."""
+TOOL_TEXT = (
+    "You can use tools. To call one, write exactly this, with its name and arguments:\n"
+    "{example}\nSeveral calls in one turn are run together; the results come in the next message. "
+    "A turn without a call is your final answer.\n\nThe tools:\n{schemas}"
+)
+"""Text about the tools, for a system message."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Tool names that servers accept; a model may have called any other."""
 _NOT_RUN = "This call was not run."
@@ -62,11 +68,7 @@ def to_text_only(messages: Sequence[Message], tools: ToolSchemas, form: Format) 
         _append(wire, message)
     if tools:
         schemas = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
-        how = (
-            "You can use tools. To call one, write exactly this, with its name and arguments:\n"
-            f"{form.EXAMPLE}\nSeveral calls in one turn are run together; the results come in the next message. "
-            f"A turn without a call is your final answer.\n\nThe tools:\n{schemas}"
-        )
+        how = TOOL_TEXT.format(example=form.EXAMPLE, schemas=schemas)
         if wire and wire[0]["role"] == "system":
             wire[0] = {**wire[0], "content": f"{wire[0]['content']}\n\n{how}"}
         else:

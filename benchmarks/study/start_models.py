@@ -22,7 +22,8 @@ from measuring import measure
 import palaestra
 from palaestra.agents import TokenLimits
 from palaestra.agents.conversation import written_rows
-from palaestra.agents.local_model import export, serve
+from palaestra.agents.local_model import serve
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Message
 from palaestra.trainers.config.sft_config import tiny_sft_config

@@ -35,6 +35,7 @@ GROUPS = {
     "agents": {
         "eval": "measure an agent on held-out tasks, or two agents against each other",
         "doctor": "what is installed, what a model's template does, what memory it needs",
+        "convert": "make a model folder of a GGUF file",
     },
     "training": {
         "demo": "cold-start the tiny agent, train it, and compare it with control runs",

@@ -18,6 +18,7 @@ from palaestra.cli.display import note
 from palaestra.endpoint.config import RequestLimits, address_of
 from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import demonstrators, format_read
+from palaestra.trainers.config.sections_config import PromptConfig
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
@@ -56,7 +57,7 @@ class GuardOptions:
 
 
 @dataclass(frozen=True)
-class AgentOptions(GuardOptions, RequestLimits):
+class AgentOptions(PromptConfig, GuardOptions, RequestLimits):
     """The options that name the agent."""
 
     model: Annotated[str, tyro.conf.arg(aliases=["-m"])] = DEMONSTRATOR
@@ -75,7 +76,10 @@ class AgentOptions(GuardOptions, RequestLimits):
 
     def __post_init__(self) -> None:
         served = {option.name: option.default for option in fields(self)}
-        loading_defaults = {name: served.pop(name) for name in ("model", "base_url", "device")}
+        loading_defaults = {
+            name: served.pop(name) for name in ("model", "base_url", "device", "chat_template", "system")
+        }
+        self.require_loaded(loads_here(self))
         if self.base_url is None:
             idle = [name for name, default in served.items() if getattr(self, name) != default]
             if idle:
@@ -99,17 +103,24 @@ def open_agent(
     format = formats.DEFAULT if loads_here(options) else format_read(env_id, environment or {})
     agent = _opened(options, format, env_id, slots, seed)
     try:
+        if agent.chat is not None:
+            from palaestra.agents.dialect import prepared
+            from palaestra.trainers.run.saved_config import trained_format
+
+            prepared(env_id, environment or {}, agent.chat.tokenizer, trained_format(options.model))
         yield agent
     finally:
         agent.engine.close()
 
 
 def read_as(env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any) -> dict[str, Any]:
-    """Return an environment's options for a model in this process: it then reads calls in the model's format."""
-    from palaestra.agents.dialect import pinned
+    """Return an environment's options for a model in this process: it then reads calls in the model's format. A chat
+    template that shows no tools gets them in the system message, and a note says so.
+    """
+    from palaestra.agents.dialect import prepared
     from palaestra.trainers.run.saved_config import trained_format
 
-    pinned_options, message = pinned(env_id, environment, tokenizer, trained_format(model))
+    pinned_options, message = prepared(env_id, environment, tokenizer, trained_format(model))
     if message:
         note(message)
     return pinned_options
@@ -186,7 +197,8 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
         return Agent(HumanPolicy(format=format))
     from palaestra.agents.local_model import load
 
-    return load(options.model, slots=slots, seed=seed, device=options.device).agent
+    how: dict[str, Any] = {"slots": slots, "seed": seed, "device": options.device}
+    return load(options.model, **how, chat_template=options.chat_template, system=options.system).agent
 
 
 def _script(env_id: str) -> "Demonstrator | dict[str, Demonstrator]":

@@ -18,6 +18,7 @@ from palaestra.cli.finding import DoctorFinding
 PURPOSES = {
     "train": "play and train models in this process",
     "lora": "train adapters in place of whole models",
+    "gguf": "convert GGUF files, and fetch the model smollm2",
     "quantized": "keep the optimizer's moments in 8 bits",
     "plot": "draw the curves of a run as images",
     "endpoint": "play against a model behind an HTTP API",

@@ -14,7 +14,9 @@ from typing import Any
 
 from palaestra.agents.adapters import base_name, is_adapter
 from palaestra.agents.engines.vllm.checks import refused_on_cpu
-from palaestra.agents.local_model import find_device, misplaced
+from palaestra.agents.known_models import located
+from palaestra.agents.local_model import find_device
+from palaestra.agents.model_folder import misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
 from palaestra.cli.finding import DoctorFinding, reason
@@ -29,6 +31,7 @@ from palaestra.trainers.scale.memory_estimate import Outline, outline
 def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[DoctorFinding]:
     """Yield the findings about a model; if `run` and `room` are given, also about the memory of that run."""
     try:
+        name = located(name)
         config, tokenizer, stops = read(name)
     except Exception as error:  # Broken files end in errors of every kind, and so does the hub.
         text, _, remedy = reason(error).partition("; ")

@@ -78,6 +78,8 @@ class RolloutOptions(EpisodeOptions):
             settings |= dict(zip(names, (self.temperature, *self.limits), strict=True))
         if loads_here(self.agent):
             settings["weights"] = _weights(self.agent.model)
+            changes = {"chat_template": self.agent.chat_template, "system": self.agent.system}
+            settings |= {name: value for name, value in changes.items() if value}
         return settings
 
 
@@ -196,7 +198,8 @@ def run_rollouts(
                 from palaestra.agents.local_model import open_tokenizer
 
                 model = options.agent.model
-                environment = read_as(env_id, environment, model, open_tokenizer(model))
+                tokenizer = open_tokenizer(model, options.agent.chat_template, options.agent.system)
+                environment = read_as(env_id, environment, model, tokenizer)
             agent, settings = options.agent.model, options.settings(environment)
             if stitching is not None:
                 agent, settings = STITCHED, settings | stitching.settings

@@ -73,10 +73,12 @@ def run(arguments: Sequence[str]) -> int:
 
     from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here
     from palaestra.agents.engines.vllm.launch import Launch, Server
+    from palaestra.agents.known_models import located
 
     options = tyro.cli(ServeVLLMOptions, args=list(arguments), prog="palaestra serve vllm")
     kind = kind_here() if options.device == "auto" else options.device
-    _check_model(options.model, kind)
+    model = located(options.model)
+    _check_model(model, kind)
     python = options.python
     if python is None:
         folder = options.environment or default_folder(kind)
@@ -86,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(f"--python is {str(python)!r}, which is no program")
     launch = Launch(
         Path(shutil.which(python) or python),
-        str(Path(options.model).absolute()) if Path(options.model).exists() else options.model,
+        str(Path(model).absolute()) if Path(model).exists() else model,
         kind,
         host=options.host,
         dtype=options.dtype,
@@ -143,7 +145,7 @@ def _check_model(name: str, kind: str) -> None:
     from transformers import AutoConfig
 
     from palaestra.agents.engines.vllm.checks import refused_on_cpu
-    from palaestra.agents.local_model import misplaced
+    from palaestra.agents.model_folder import misplaced
 
     if name == "tiny":
         raise UsageError("the tiny agent is made by a run; vLLM serves a folder or hub name: runs/NAME/model")

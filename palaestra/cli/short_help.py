@@ -36,14 +36,15 @@ MAIN = {
     "save": ("checkpoint_every", "recorded_groups"),
     "eval": ("eval_steps", "early_stopping_patience"),
 }
-"""The settings that `--help` shows, by section. It shows every option that has no section, but for `collapse`."""
+"""The settings that `--help` shows, by section. It shows the options without a section but for uncommon ones."""
+_UNCOMMON = ("collapse", "chat_template", "system")
 _COLUMN = 36
 
 
 def is_main(path: str) -> bool:
     """Return whether `--help` shows a setting, such as `play.num_prompts`."""
     section, _, name = path.rpartition(".")
-    return name in MAIN.get(section, ()) if section else name != "collapse"
+    return name in MAIN.get(section, ()) if section else name not in _UNCOMMON
 
 
 def short_help(default: Any, prog: str, about: str | None) -> str:

@@ -19,7 +19,8 @@ from palaestra.agents.adapters import (
     save_adapter,
 )
 from palaestra.agents.engines.torch_engine import TorchEngine
-from palaestra.agents.local_model import export, load
+from palaestra.agents.local_model import load
+from palaestra.agents.model_folder import export
 
 TOKENIZER = families.TOKENIZERS["qwen2.5"]
 IDS = torch.arange(3, 15)[None]

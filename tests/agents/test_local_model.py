@@ -6,7 +6,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from palaestra import UsageError
 from palaestra.agents import TokenLimits, local_model, play
-from palaestra.agents.local_model import export, find_device, load, open_tokenizer, serve
+from palaestra.agents.local_model import find_device, load, open_tokenizer, serve
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 
 LIMITS = TokenLimits(max_turn_tokens=16, max_episode_tokens=300)

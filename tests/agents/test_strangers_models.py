@@ -12,7 +12,8 @@ from test_adapters import TOKENIZER, base, moved
 
 from palaestra import UsageError
 from palaestra.agents.adapters import save_adapter
-from palaestra.agents.local_model import export, load, open_tokenizer
+from palaestra.agents.local_model import load, open_tokenizer
+from palaestra.agents.model_folder import export
 from palaestra.envs.search.embedding import Embedder
 from palaestra.trainers.view.pages.token_text import Pieces
 

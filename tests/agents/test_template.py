@@ -122,7 +122,7 @@ SPACED = ("'<|im_start|>assistant\\n'", "'<|im_start|>assistant: '"), ("message.
         (compact((LOOP, LOOP + OLD), (END, "{% endif %}" + END)), "user turns without thinking", "warning", "rewrites"),
         (compact(tool=ONLY_THE_LAST), "tool results", "broken", "not all are shown"),
         (compact(head=HIDES), "system text", "warning", "does not show"),
-        (compact(), "tool schemas", "warning", "does not show them"),
+        (compact(head=HIDES), "tool schemas", "warning", "neither tools nor a system message"),
         (compact(), "call format", "warning", "writes none of its own"),
         (written_in("hermes", ("<tool_call>", "<minimax:tool_call>")), "call format", "broken", "'<minimax:tool_call>"),
         # After "assistant: " a sampled "word" is encoded alone; in the whole text the space belongs to the word.

@@ -10,7 +10,7 @@ from batches import TOKENIZER, restless
 
 import palaestra
 from palaestra.agents.engines.torch_engine import TorchEngine
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.episode import Start
 
 SCRIPT = "asynchronous.py"

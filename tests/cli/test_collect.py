@@ -411,7 +411,7 @@ def test_a_server_that_refuses_the_key_is_told_before_anything_is_played(capsys,
 
 
 def test_a_teacher_from_disk_keeps_its_tokens(capsys, out, tmp_path):
-    from palaestra.agents.local_model import export
+    from palaestra.agents.model_folder import export
     from palaestra.agents.policies.tiny import tiny_model
 
     tokenizer = families.TOKENIZERS["tiny"]

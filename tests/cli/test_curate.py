@@ -8,7 +8,7 @@ import families
 import pytest
 from commands import refused, words
 
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
 from palaestra.trainers.data.curated import Curated

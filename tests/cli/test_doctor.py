@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import families
 import pytest
 
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.cli import doctor, libraries, machine, main, model_check
 from palaestra.cli.doctor import InChild, probe
 from palaestra.cli.finding import DoctorFinding, show

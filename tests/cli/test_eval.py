@@ -14,7 +14,7 @@ from fake_server import FakeServer, Reply, demonstrated, nobody, said
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.record import read

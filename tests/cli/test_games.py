@@ -8,7 +8,7 @@ import pytest
 from commands import refused, run
 
 import palaestra
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.errors import UnknownId

@@ -6,7 +6,7 @@ import families
 import pytest
 from commands import refused, run
 
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli.display import display
 from palaestra.trainers.run.progress import Progress

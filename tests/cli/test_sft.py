@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from palaestra import Ending
-from palaestra.agents.local_model import export, load
+from palaestra.agents.local_model import load
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.record import Record, read, to_line, write

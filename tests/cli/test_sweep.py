@@ -13,7 +13,8 @@ import families
 import pytest
 from commands import refused, run, words
 
-from palaestra.agents.local_model import export, serve
+from palaestra.agents.local_model import serve
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
 from palaestra.trainers.experiments import sweep as trainers_sweep

@@ -10,7 +10,8 @@ import families
 import pytest
 from fake_server import nobody
 
-from palaestra.agents.local_model import export, serve
+from palaestra.agents.local_model import serve
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.trainers import grpo

@@ -19,7 +19,7 @@ from pathlib import Path
 import families
 import pytest
 
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
 from palaestra.trainers.run.checkpoint import newest

@@ -11,7 +11,7 @@ import pytest
 
 import palaestra
 from palaestra import ToolError
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.cli import main
 from palaestra.envs import tool
 from palaestra.envs.suite.two_hop import TwoHop

@@ -6,7 +6,7 @@ from contextlib import closing
 from batches import TOKENIZER, restless, settings
 from safetensors.torch import load_file
 
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.record import read
 from palaestra.trainers import grpo
 from palaestra.trainers.run.folder import Run

@@ -10,7 +10,7 @@ import pytest
 
 import palaestra
 from palaestra import TokenRow
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.cli import main
 from palaestra.errors import UsageError
 from palaestra.record import read, write

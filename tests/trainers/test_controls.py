@@ -6,7 +6,7 @@ import os
 import families
 import pytest
 
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.experiments.controls import CONTROLS, Background

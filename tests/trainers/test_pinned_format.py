@@ -7,7 +7,7 @@ import pytest
 
 import palaestra
 from palaestra import formats
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.errors import ConfigError

@@ -25,7 +25,7 @@ from rank_step import figures
 from safetensors.torch import load_file
 
 from palaestra import ConfigError
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.rollout.rank_sampler import Share

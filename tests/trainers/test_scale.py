@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from palaestra import ConfigError, UsageError
 from palaestra.agents import Agent
 from palaestra.agents.adapters import add_adapter
-from palaestra.agents.local_model import cast_weights, export, load, serve
+from palaestra.agents.local_model import cast_weights, load, serve
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import Run, train
 from palaestra.trainers.config.sft_config import SFTConfig

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_tokenizer
 
 LONGEST = 512

@@ -18,6 +18,7 @@ from palaestra.trainers.config.sections_config import (
     EvalConfig,
     PlayConfig,
     PlaySaveConfig,
+    PromptConfig,
     ScaleConfig,
     TrackerNames,
 )
@@ -27,7 +28,7 @@ _LONGEST_PROMPT = 2560
 
 
 @dataclass(frozen=True, slots=True)
-class GRPOConfig:
+class GRPOConfig(PromptConfig):
     """Settings of one GRPO run. The defaults are those of GRPO-TCR's authors (arXiv 2510.11701 and its released
     code); `tiny_config` returns the settings for the built-in agent.
     """
@@ -62,6 +63,7 @@ class GRPOConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        self.require_loaded(self.model != "tiny")
         if self.eval.eval_steps is not None and not self.eval_tasks:
             raise ConfigError("eval_steps asks for measurements on held-out tasks, and eval_tasks is 0; raise it")
         if self.engine.kind == "vllm" and self.model == "tiny":

@@ -14,6 +14,22 @@ TrackerNames = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tens
 """Named one by one on the command line: `--track wandb --track tensorboard`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PromptConfig:
+    """What is changed in the prompts of a model that is loaded."""
+
+    chat_template: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """File with a chat template in Jinja, in place of the model's own."""
+    system: str = ""
+    """Text that stands in the system message, before the environment's own system text."""
+
+    def require_loaded(self, loaded: bool) -> None:
+        """Raise a ConfigError if a prompt is to be changed although no model is loaded."""
+        if not loaded and (self.chat_template is not None or self.system):
+            name = "system" if self.chat_template is None else "chat-template"
+            raise ConfigError(f"--{name} is for a model that is loaded from a folder or hub name; name it with --model")
+
+
 @dataclass(frozen=True, slots=True)
 class PlayConfig:
     """How episodes are played."""

@@ -8,7 +8,13 @@ from pydantic import Field
 
 from palaestra import formats
 from palaestra.options import SERVICE
-from palaestra.trainers.config.sections_config import OptimizerConfig, SaveConfig, ScaleConfig, TrackerNames
+from palaestra.trainers.config.sections_config import (
+    OptimizerConfig,
+    PromptConfig,
+    SaveConfig,
+    ScaleConfig,
+    TrackerNames,
+)
 from palaestra.trainers.validation import COUNT, NOT_NEGATIVE, changed, check_fields
 
 _OPTIMIZER = OptimizerConfig(
@@ -17,7 +23,7 @@ _OPTIMIZER = OptimizerConfig(
 
 
 @dataclass(frozen=True, slots=True)
-class SFTConfig:
+class SFTConfig(PromptConfig):
     """Settings of imitation. The defaults are those of GRPO-TCR's authors for a pre-trained model (arXiv 2510.11701 and
     its released code); `tiny_sft_config` returns the settings for the built-in agent.
     """
@@ -55,6 +61,7 @@ class SFTConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        self.require_loaded(self.model != "tiny")
         if self.format is not None:
             formats.validate(self.format)
 

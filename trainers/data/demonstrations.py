@@ -12,6 +12,7 @@ from typing import Any
 
 from palaestra import formats
 from palaestra.agents.dialect import AUTO, template_format
+from palaestra.agents.tool_prompt import lacks_tools
 from palaestra.episode import Ending, Episode
 from palaestra.errors import PalaestraError, UnknownId, UsageError
 from palaestra.reading import RecordReader, episode_files
@@ -98,6 +99,8 @@ def in_format(dataset: Demonstrations, format: str | None, tokenizer: Any) -> tu
     If the format is not known, the episodes stay unchanged, and `format` is returned.
     """
     target = format or template_format(tokenizer)
+    if target is None and lacks_tools(tokenizer):  # The system message shows one format.
+        target = Counter(dataset.dialects).most_common(1)[0][0] if dataset.dialects else formats.DEFAULT
     if target is None or target == AUTO:
         if target == AUTO:
             dataset.notes.append(

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from palaestra.agents import Agent
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.evaluation.evaluate import Both, Report, evaluate

@@ -30,7 +30,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from palaestra.agents.adapters import adapted, read_adapter, save_adapter
-from palaestra.agents.local_model import LocalModel, export
+from palaestra.agents.local_model import LocalModel
+from palaestra.agents.model_folder import export
 from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
 from palaestra.trainers.run.atomic_files import remove_folder, whole_folder

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from transformers import GenerationConfig
 
 from palaestra.agents import Chat
+from palaestra.agents.dialect import prepared
 from palaestra.agents.local_model import open_tokenizer
 from palaestra.episode import Ending
 from palaestra.errors import UsageError
@@ -268,7 +269,10 @@ def _chat(folder: Path, config: GRPOConfig, ledger: Ledger) -> Chat | None:
     """Return the `Chat` of the model that played; None if its tokenizer is in no local folder."""
     places = [folder / "start", folder / "model", *sorted((folder / "checkpoints").glob("*/model")), Path(config.model)]
     for place in (candidate for candidate in places if (candidate / "tokenizer_config.json").is_file()):
-        chat = Chat(open_tokenizer(str(place)))
+        saved = place != Path(config.model)  # With the changes to its prompts.
+        tokenizer = open_tokenizer(str(place), *(() if saved else (config.chat_template, config.system)))
+        prepared(config.env.env_id, config.env.options, tokenizer)
+        chat = Chat(tokenizer)
         if (place / "generation_config.json").is_file():
             ends = GenerationConfig.from_pretrained(str(place)).eos_token_id
             chat.stops |= set(ends if isinstance(ends, list) else [] if ends is None else [ends])

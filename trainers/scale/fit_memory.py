@@ -15,6 +15,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from palaestra.agents.adapters import base_name, is_adapter
+from palaestra.agents.known_models import located
 from palaestra.agents.local_model import find_device
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -45,7 +46,7 @@ def fit(config: GRPOConfig, folder: Path, ranks: int = 1) -> tuple[GRPOConfig, s
     """
     try:
         # The config of an adapter is that of its base model.
-        name = base_name(Path(config.model)) if is_adapter(Path(config.model)) else config.model
+        name = base_name(Path(config.model)) if is_adapter(Path(config.model)) else located(config.model)
         model_config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError):
         return config, ""

@@ -10,8 +10,9 @@ from dataclasses import replace
 import torch
 
 from palaestra.agents.adapters import adapted, save_adapter
-from palaestra.agents.dialect import pinned
-from palaestra.agents.local_model import LocalModel, export
+from palaestra.agents.dialect import prepared
+from palaestra.agents.local_model import LocalModel
+from palaestra.agents.model_folder import export
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
@@ -119,14 +120,15 @@ def newest_checkpoint(run: Run) -> Checkpoint | None:
 
 
 def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
-    """Make the run's environment read calls as its model's template writes them, unless a format was chosen.
+    """Make the run's environment read calls as its model's template writes them, unless a format was chosen. A template
+    that shows no tools gets them in the system message.
 
     The format is then part of the run's config, as if the user had set it.
     """
     if config.model == "tiny":
         return config
     env = config.env
-    options, note = pinned(env.env_id, env.options, local.tokenizer, trained_format(config.model))
+    options, note = prepared(env.env_id, env.options, local.tokenizer, trained_format(config.model))
     if options != env.options:
         pinning = (f"{key}={value}" for key, value in options.items() if key not in env.options)
         config = replace(config, env=replace(env, env_options=(*env.env_options, *pinning)))

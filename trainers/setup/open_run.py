@@ -5,12 +5,13 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from palaestra.agents import TokenLimits
 from palaestra.agents.adapters import adapted, add_adapter
+from palaestra.agents.dialect import prepared
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
@@ -25,7 +26,7 @@ from palaestra.trainers.data.curated import curated_tasks
 from palaestra.trainers.reward.open_judge import open_judge
 from palaestra.trainers.reward.staged_shaping import StagedShaping
 from palaestra.trainers.rollout.make_sampler import make_sampler
-from palaestra.trainers.run.saved_config import RunConfig
+from palaestra.trainers.run.saved_config import RunConfig, trained_format
 from palaestra.trainers.samplers.seats import check_seats
 from palaestra.trainers.samplers.task_of_group import counts_in, held_out
 from palaestra.trainers.scale.fit_memory import fit
@@ -47,7 +48,7 @@ def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
     """Load a model from a folder or the hub for a run: in the run's dtype, with its adapter and its engine.
 
-    Raise an error if the config's servers do not serve this model.
+    Its prompts show the tools of the run's environment. Raise an error if the config's servers do not serve this model.
     """
     local = load(
         name,
@@ -56,12 +57,19 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
         device=config.device,
         dtype=compute_type(config),
         engine=engine_maker(config),
+        **prompt_changes(config, name),
     )
+    prepared(config.env.env_id, config.env.options, local.tokenizer, trained_format(config.model))
     if isinstance(local.agent.engine, VllmEngine):
         local.agent.engine.check(local.tokenizer, config.longest_row)
     if config.cold_started and name == config.model:  # All weights imitate. Then the adapter is added.
         return local
     return with_adapter(local, config)
+
+
+def prompt_changes(config: RunConfig, name: str) -> dict[str, Any]:
+    """Return the prompt changes to load a model with: those of the config, unless the model was saved with them."""
+    return {"chat_template": config.chat_template, "system": config.system} if name == config.model else {}
 
 
 def engine_maker(config: RunConfig) -> EngineMaker:
@@ -124,7 +132,8 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
         return config, ""
     note = ""
     if isinstance(config, GRPOConfig) and config.model != "tiny" and scale.fit is not False:
-        config, note = fit(config, folder, ranks)
+        fitted: tuple[Any, str] = fit(config, folder, ranks)
+        config, note = fitted
     scale = config.scale
     scale = replace(
         scale,

