@@ -19,7 +19,7 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 SeatRule = Callable[[Sequence[Message], np.random.Generator], str]
 _MAX_TURNS = 10_000
-"""Most turns of rules in a row: a rule that never ends its turn must not hang the arena."""
+"""Maximum number of the rule's turns in a row: a rule that never ends its turn must not hang the arena."""
 
 
 class ByRule:

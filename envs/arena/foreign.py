@@ -42,7 +42,7 @@ log = logging.getLogger("palaestra.envs")
 SEEDS = 2**30
 _MAX_REFUSED = 8
 _MAX_SAID = 500
-"""Most characters of an environment's error that its agent's record keeps."""
+"""Maximum characters of an environment's error that the episode's record keeps."""
 
 
 class SeatRecord(Dialogue):

@@ -38,7 +38,7 @@ class Round:
 
 
 class Course:
-    """The rounds of one game: the author's generator, and what it asked and was answered."""
+    """The rounds of one game: the author's generator, with its questions and the replies to them."""
 
     __slots__ = ("generator", "play", "replies", "rng", "rounds", "seeds", "task")
 

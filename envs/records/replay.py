@@ -24,7 +24,7 @@ from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status
 
 MAX_BY_RULE = 10_000
-"""Turns of demonstrators in a row: one that never lets another seat speak must not hang a replay."""
+"""Maximum turns of demonstrators in a row: one that never lets another seat act must not hang a replay."""
 _MAX_VALUE_CHARS = 200
 
 
@@ -199,8 +199,10 @@ def same(where: str, recorded: Any, replayed: Any) -> None:
 
 
 def _outcome(item: Prepared | Call, recorded: Call) -> Call:
-    """Return the recorded call if it matches the replayed one, else raise Difference. Old records hold only what the
-    agent wrote."""
+    """Return the recorded call if it matches the replayed one, else raise Difference.
+
+    Old records hold only the arguments that the agent wrote.
+    """
     if isinstance(item, Call):
         same("a refused call", recorded, item)
         return recorded

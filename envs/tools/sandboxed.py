@@ -44,11 +44,11 @@ class SandboxedToolkit(BudgetedToolkit):
     limits: Limits = Limits()
     """Limits of a session; `limits.seconds` is the time of one call."""
     stateful: bool = True
-    """One session an episode. False runs each call in a fresh place."""
+    """True for one session per episode; False runs each call in a new sandbox."""
     keeps_variables: bool = False
-    """A session's later runs find the variables of earlier ones, not only their files."""
+    """True if later runs of a session see the variables of earlier ones, not only their files."""
     require: Sequence[str] = ()
-    """Guards without which no episode begins (`Capabilities` lists them)."""
+    """Guards that the sandbox must have, or no episode begins (`Capabilities` lists them)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

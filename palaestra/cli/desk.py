@@ -72,7 +72,7 @@ class PlayConsole:
             self._say(f"tools: {', '.join(self._tools())}", style="dim")
 
     def load(self, path: Path, number: int) -> None:
-        """Load an episode of a file, as it ended, and show it; in a game with its other seats. `number` begins at 1."""
+        """Load a recorded episode, or game with all its seats, and show it as it ended. `number` counts from 1."""
         gathering, description, env_id = GameCollector(), f"episode {number} of {path}", self.hand.env_id
         for place, record in enumerate(read(path), start=1):
             if place == number and record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:

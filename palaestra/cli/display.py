@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # Every command prints; those that train alone need the setti
 _PLAIN_LINES = 10
 """How many lines a stage prints where there is no terminal."""
 _LIVE_ALONE = ("held-out",)
-"""Stages that come again and again, and end in a note of their own."""
+"""Stages that occur many times in a run, and whose end is reported by a note."""
 _DAY, _LONGEST = 86_400, 1e9
 _LEAST_CUT = 0.1
 """Share of episodes cut by a length limit above which a line shows it."""

@@ -69,7 +69,7 @@ CHECKS: tuple[tuple[str, Check, bool], ...] = (
     (machine.LOCAL, InChild(machine.local_sandbox_findings, 30.0), False),
     (machine.DOCKER, InChild(machine.docker_findings, 15.0), False),
 )
-"""What each checks, the check, and whether the basic path needs it to end well."""
+"""Topic of each check, the check, and whether the basic path needs it to pass."""
 
 
 def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFinding]:
@@ -85,15 +85,15 @@ def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFindin
 
 @dataclass(frozen=True)
 class DoctorOptions(Reported):
-    """Say what is installed and what works here; with a model, whether it can be trained.
+    """Report what is installed and works here; with a model, also whether it can be trained.
 
-    With any options of `palaestra train` behind the model, also what memory that run needs, and whether it fits.
+    With options of `palaestra train` after the model, also report how much memory that run needs, and whether it fits.
     """
 
     model: Annotated[str | None, tyro.conf.Positional] = None
-    """A model's folder or hub name, or `tiny`; without it the machine is looked at."""
+    """Folder or hub name of a model, or `tiny`; without a model the machine is checked."""
     gpu: float | None = None
-    """Ask for an empty GPU of so many GB, in place of the device at hand."""
+    """Assume an empty GPU with this many GB, instead of the device of this machine."""
 
 
 def run(arguments: Sequence[str]) -> int:

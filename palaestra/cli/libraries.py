@@ -44,7 +44,7 @@ PURPOSES = {
 _MODULES = {"faiss-cpu": "faiss", "python-docx": "docx", "python-pptx": "pptx", "pytest-xdist": "xdist"}
 """Modules with another name than their library."""
 BASIC_EXTRA = "train"
-"""The extra without which no agent is trained."""
+"""The extra that training needs."""
 
 
 def library_findings() -> Iterator[DoctorFinding]:

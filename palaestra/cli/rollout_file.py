@@ -21,9 +21,9 @@ from palaestra.trainers.run.atomic_files import write_text
 from palaestra.trainers.run.saved_config import differences
 
 _SEED, _SAMPLE = 44, 32
-"""Where the bits of the run's seed and of the sample's number begin in a Start's seed; the task's are below."""
+"""Lowest bits of the run's seed and of the sample's number in a Start's seed; the bits of the task are below."""
 _SHOWN = 10
-"""Lines that are no episodes and are named; the others are counted."""
+"""Maximum number of lines without an episode that are named; all are counted."""
 MOST_SAMPLES = 2 ** (_SEED - _SAMPLE)
 
 

@@ -76,8 +76,9 @@ def go_on(
 def understood(
     default: OptionsT, arguments: Sequence[str], prog: str, about: str | None = None, markers: Sequence[Any] = ()
 ) -> OptionsT:
-    """Return the default options, changed by the arguments. For an unknown option the error suggests options that end
-    in a similar word, in any section, because nobody remembers every section.
+    """Return the default options, changed by the arguments.
+
+    For an unknown option the error suggests options that end in a similar word, in any section.
     """
     if {"-h", "--help"} & {*arguments}:
         print(short_help(default, prog, about))

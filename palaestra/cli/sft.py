@@ -27,7 +27,7 @@ from palaestra.trainers.validation import changed
 
 @dataclass(frozen=True)
 class SFTOptions(RunOptions):
-    """Imitate recorded episodes: what the agent said in them, given what it had read.
+    """Imitate recorded episodes: train on the agent's turns, given the messages before each turn.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
     """

@@ -36,7 +36,7 @@ MAIN = {
     "save": ("checkpoint_every", "recorded_groups"),
     "eval": ("eval_steps", "early_stopping_patience"),
 }
-"""The settings that `--help` shows, by section. It shows every option that has no section, but for `collapse`."""
+"""The settings that `--help` shows, by section. It also shows every option that has no section, except `collapse`."""
 _COLUMN = 36
 
 

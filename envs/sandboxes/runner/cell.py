@@ -36,14 +36,14 @@ from . import syscalls as kernel
 
 _NAMESPACES = kernel.NEW_NAMESPACES & ~(kernel.CLONE_NEWUSER | kernel.CLONE_NEWCGROUP)
 _AGENT = 1000
-"""User and group that an agent sees itself as where it cannot have ids of its own."""
+"""User and group that an agent sees as its own, if it cannot have ids of its own."""
 _FIRST_SLOT, _SLOTS, _OWNERS = 1 << 30, 1 << 12, 1 << 18
 
 _OWN_INODES = 4  # of the scratch's count: the root, the two folders, and one that tmpfs keeps
 
 _own_pid_namespace = -1
 places: root.MountPlan = []
-"""Folders that this zygote shows, once it is entered."""
+"""Folders that this zygote shows, after it was entered."""
 _mapped = 0
 _top: list[str] = []
 """Entries of the root, because a branch cannot list it any more."""

@@ -19,7 +19,7 @@ from .orders import READY, REFUSED
 from .output import Outputs
 
 CONSOLE_BYTES = 2**17
-"""The longest reply of a console that is read."""
+"""Maximum bytes of a console's reply that are read."""
 
 CellMessage = dict[str, Any]
 _buffer = bytearray(CONSOLE_BYTES)

@@ -16,7 +16,7 @@ from .runs import Failure, read_run
 from .sessions import RunnerSession
 
 BODY_BYTES = 2**28
-"""The largest body of a request: what a session is given to start with."""
+"""Maximum bytes of a request's body, which may hold a session's initial files."""
 _buffer = bytearray(2**18)
 _view = memoryview(_buffer)
 

@@ -20,7 +20,7 @@ from .watching import tree
 
 T = TypeVar("T")
 START_SECONDS = 30.0
-"""For a cell to be there; the first one waits for its zygote to be warm."""
+"""Timeout for the start of a cell, in seconds; the first one waits until its zygote is warm."""
 FORK_SECONDS = 10.0
 _NOTICE = "This session is to be a copy of one whose program keeps it from being copied"
 

@@ -30,10 +30,10 @@ from .syscalls import PR_SET_DUMPABLE, Unavailable, prctl
 from .zygotes import Zygote
 
 SPARE_DESCRIPTORS = 64
-"""Left free: a session needs about ten, and one that cannot be had must still be answered."""
+"""Number of descriptors kept free: a session needs about ten, and one that gets none must still be answered."""
 _REMOVE_SECONDS = 0.02
 _LOOKS = 64
-"""Sessions that are looked at together: each costs some reading in /proc where no control group counts."""
+"""Number of sessions that are checked together: each check reads /proc if no control group counts."""
 _SHUT_DOWN_SECONDS = 5.0
 _PRIORITY = -10
 
