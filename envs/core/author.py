@@ -52,8 +52,8 @@ class ToolEnv:
     system: str | Mapping[str, str] = ""
     """System message of the agent; in a game, by seat."""
     format: str = formats.DEFAULT
-    """Name of the format in which calls are read. If a class sets it, the format is fixed; otherwise the caller may
-    choose it."""
+    """Name of the format in which calls are read, unless an option names another. If the class does not set it, a
+    caller that knows the agent may choose one."""
     parts: Mapping[str, RewardPart] = {"success": RewardPart()}
     """Parts of the reward, by name: a weight and a range for each."""
     toolkits: Sequence[Callable[[], Toolkit]] = ()

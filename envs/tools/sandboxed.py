@@ -44,7 +44,7 @@ class SandboxedToolkit(BudgetedToolkit):
     limits: Limits = Limits()
     """Limits of a session; `limits.seconds` is the time of one call."""
     stateful: bool = True
-    """True for one session per episode; False runs each call in a new sandbox."""
+    """True for one session per episode; False runs each call in a new session."""
     keeps_variables: bool = False
     """True if later runs of a session see the variables of earlier ones, not only their files."""
     require: Sequence[str] = ()

@@ -41,9 +41,9 @@ class GRPOConfig:
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """Seed of tasks, sampling noise and initial weights."""
     steps: Annotated[int, COUNT] = 450
-    """How many batches to play and learn from."""
-    device: str = "auto"
     """Number of batches to play and learn from."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: a GPU if there is one."""
     eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
     """Number of held-out tasks, played before and after training; 0 measures nothing."""
     track: Annotated[TrackerNames, SERVICE] = ()

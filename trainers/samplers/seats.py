@@ -27,8 +27,8 @@ def check_seats(arena: Arena, chosen: Sequence[str]) -> None:
 
 
 def seated(starts: Iterable[Start], seats: Sequence[str]) -> Iterator[Start]:
-    """Replacement of low-value groups: copies drawn by value, copies drawn at random, or nothing (`left-out`); `none`
-    keeps these groups, as GRPO does.
+    """Yield one start per seat of each game, with the game's task and seed and its own group. Without seats, yield the
+    starts unchanged.
     """
     for start in starts:
         if not seats:

@@ -1,5 +1,7 @@
-"""Weight of the entries of a group (itself and its copies): `gamma^j` for the j-th copy, `1 / sqrt(m)` for each of `m`
-entries, or 1.
+"""Sample the task of a group, as a pure function of the group's number, so that a resumed run samples the same tasks.
+
+For a mixture (`palaestra.mixture`) the function also chooses the environment. In every block of groups each environment
+has its exact share, in a random order. Its tasks are sampled as if it were the only environment.
 """
 
 from collections.abc import Mapping
@@ -16,11 +18,14 @@ from palaestra.trainers.samplers.sampler import TaskDraw
 TaskCount = int | Mapping[str, int]
 """Number of tasks of an environment, or of each environment of a mixture, by name."""
 _LARGEST_EPOCH = 10_000_000
-"""Maximum number of copies of a group, the original not counted; None means no limit."""
+"""Largest number of tasks for an epoch. Larger sets are sampled batch by batch, because no run uses all their tasks."""
 
 
 def evenly(env: str, task_count: TaskCount, block: int, seed: int, epochs: bool = False) -> TaskDraw:
-    """Groups of this value or less are replaced; 0 replaces only groups of value 0 (v2 of the paper), more gives v1."""
+    """Return a function that samples tasks uniformly, in blocks of `block` groups.
+
+    With `epochs` a block holds every task of the environment once.
+    """
     draws = {
         name: Even(name, count, count if epochs and count <= _LARGEST_EPOCH else block, seed)
         for name, count in counts_of(env, task_count).items()

@@ -17,7 +17,7 @@ class ServiceLimits:
     most_running: int = 32
     """Maximum number of programs that run at once; others wait."""
     most_waiting: int = 256
-    """Maximum number of programs that wait; further ones are refused until one ends."""
+    """Maximum number of waiting programs; further ones are refused until a place is free."""
     most_seconds: float = 600.0
     """Maximum timeout of a run, in seconds."""
     idle_seconds: float = 900.0

@@ -19,7 +19,8 @@ from collections.abc import Iterable
 
 _KILL_ROUNDS = 100
 _FEW = 8
-"""Maximum number of processes with which a session keeps its priority. An ordinary user cannot raise it again."""
+"""Maximum number of processes with which a session keeps its priority. A lowered priority stays: an ordinary user may
+not raise it."""
 _STEP, _LEAST = 1.25, 19
 """Constants of the kernel: factor of the CPU weight for each step of niceness, and the last step."""
 ENDED: tuple[list[bytes], ...] = ([b"Z"], [b"X"], [])
