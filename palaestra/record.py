@@ -48,7 +48,7 @@ class Lesson:
     updates: int = 0
     """Optimizer steps of this batch before `trainer_logprobs`; where it is 0, engine and trainer must agree."""
     remarks: Mapping[str, Any] = field(default_factory=dict)
-    """Further output of a judge beside its terms: its score, its critique."""
+    """Further output of a judge, in addition to its terms: its score, its critique."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ def load_author(entry_point: str, what: str) -> Any:
 
 
 def import_author(name: str) -> ModuleType:
-    """Import a module that somebody else wrote. An error in it raises an EnvironmentDefect with its file and line."""
+    """Import an author's module. An error in it raises an EnvironmentDefect with its file and line."""
     if not all(map(str.isidentifier, name.split("."))):
         raise UsageError(f"{name!r} is no name of a module; expected one such as my_environment")
     try:

@@ -132,7 +132,7 @@ class Foreign:
         return events
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
-        """End the episode from outside; the environment itself is not told before its next `reset`."""
+        """End the episode from outside; the environment itself first notices this at its next `reset`."""
         if self._out is not None:
             self._next.clear()
             self._next.append(("stop", partial(self._stopped, ending, culprit, text, fault)))

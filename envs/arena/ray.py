@@ -65,8 +65,10 @@ class RayArena(ArenaSlots):
         self._closed = False
 
     def begin(self, slot: int, start: Start) -> None:
-        """Open an episode; its worker is told at the next `send` or `recv`. If the slot is in use, its episode is
-        discarded."""
+        """Open an episode; its worker gets the command at the next `send` or `recv`.
+
+        If the slot is in use, its episode is discarded.
+        """
         self._require_slot(slot)
         self._require_seat(start.seat)
         if not self._workers:

@@ -28,7 +28,7 @@ class Round:
     """One round of a game."""
 
     asks: Mapping[str, str]
-    """Questions, by seat."""
+    """Questions to seats, by seat."""
     attributes: Mapping[str, Any]
     """Numbers and texts that were set on `self` before the round: tools may have changed them."""
     replies: Mapping[str, str | None] = field(default_factory=dict)

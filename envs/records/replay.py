@@ -2,8 +2,8 @@
 
 A turn goes through the same parser, checks, clipping and reward as when it was played; results of tools and final
 states of toolkits are taken from the record. So an identical replay proves that the record is complete, that the
-environment has not changed, and that its reward depends on the Attempt alone. A reward that asks a judge asks again:
-that needs the judge, and is identical only if the judge answers the same.
+environment has not changed, and that its reward depends on the Attempt alone. A reward with a judge calls the judge
+again, so its replay is identical only if the judge answers the same.
 
 A game is run with all of its seats. If demonstrators played the other seats (`seat=NAME`), they play again, and their
 tools run: they depend only on task, seed and turn, unless the recorded seat changed a toolkit that they share. Left

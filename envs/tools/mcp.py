@@ -185,7 +185,7 @@ _failures: dict[McpServer, tuple[float, str]] = {}
 
 @cache
 def _list_tools(server: McpServer) -> Mapping[str, Any]:
-    """Ask the server for its tools and return them by name. Each process asks once."""
+    """Request the list of the server's tools, once per process, and return them by name."""
     if find_spec("mcp") is None:
         raise MissingExtra("mcp", "mcp", "tools of an MCP server")
     session = McpSession(server, stateful=True)

@@ -82,8 +82,8 @@ class SandboxedToolkit(BudgetedToolkit):
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Open the sandbox; a session starts with the first call.
 
-        `files` is called here and not in the first call, because an error in it is no reply to an agent, and it may be
-        slow.
+        `files` is called here and not in the first call, because an error in it must not become a reply to the agent,
+        and it may be slow.
         """
         self._begin(check_files(self.files(task), type(self).__name__, self.limits), BudgetUsage(), None)
 

@@ -28,7 +28,7 @@ class AuditOptions(AllowsCode):
     """Check the records of a run of GRPO: masks, turns, groups, advantages, versions, rewards, metrics."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """The run's folder."""
+    """Folder of the run."""
     rescore: bool = True
     """Also compute the environment's rewards again. Rewards that run programs run them in the sandbox again."""
 

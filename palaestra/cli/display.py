@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # Every command prints; those that train alone need the setti
     from palaestra.trainers.run.progress import OnProgress, Progress
 
 _PLAIN_LINES = 10
-"""How many lines a stage prints where there is no terminal."""
+"""Number of lines that a stage prints if there is no terminal."""
 _LIVE_ALONE = ("held-out",)
 """Stages that occur many times in a run, and whose end is reported by a note."""
 _DAY, _LONGEST = 86_400, 1e9

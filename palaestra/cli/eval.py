@@ -54,7 +54,7 @@ class EvalOptions(EpisodeOptions):
     split: Split = "eval"
     """Tasks to play; `all` is the whole of a file, for a test that was published as one."""
     slots: int = 96
-    """Episodes played at once."""
+    """Number of episodes played at once."""
     seats: tuple[str, ...] = ()
     """In a game, the seats that the agent plays and that are measured; all by default."""
     others: str = DEMONSTRATOR

@@ -63,7 +63,7 @@ def reporting(path: Path | None) -> Iterator[dict[str, Any]]:
 
 
 def say_error(text: str) -> None:
-    """Print an error to standard error, with control characters made visible, since it may quote a stranger's file."""
+    """Print an error to standard error, with control characters made visible, since it may quote an untrusted file."""
     from palaestra.envs.core.transcript import visible
 
     print(visible(text), file=sys.stderr)

@@ -32,7 +32,7 @@ class Measured:
 
     model: str
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Options of its environment."""
+    """Options of the agent's environment."""
     seats: tuple[str, ...] = ()
     reports: dict[str, Report] = field(default_factory=dict)
     episodes: dict[str, list[Episode]] = field(default_factory=dict)

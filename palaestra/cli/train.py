@@ -95,7 +95,10 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.trainers.setup.open_run import check, check_judge, check_ranks, open_model, settled
 
     def opened() -> "tuple[Run, object]":
-        """Open the run's folder, and its model or None. A config that cannot work is refused before that."""
+        """Open the run's folder. Return the run, and its model or None.
+
+        Raise an error first for a config that cannot work.
+        """
         if not ranks.first:
             return Run(ranks.broadcast(Path), options.config, rank=ranks.rank), None
         new_run, local = begun(options.config)

@@ -42,7 +42,7 @@ COSTLY_TRIES = 3
 """Maximum tries of a question that the server accepts and answers wrongly or not at all: each may be billed."""
 _AGAIN = {408, 409, 425, 429}
 _QUIET = 30.0
-"""Seconds between warnings."""
+"""Minimum seconds between two warnings."""
 _EXPECTED = "expected a base URL such as http://localhost:8000/v1"
 
 

@@ -56,7 +56,7 @@ class Response(NamedTuple):
 
     @property
     def wait(self) -> float | None:
-        """Seconds that its Retry-After header asks for; None without one."""
+        """Seconds in its Retry-After header; None if there is none."""
         return seconds_of(self.headers.get("retry-after"))
 
 
@@ -224,7 +224,7 @@ class HttpClient:
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """Return the seconds that a Retry-After header (a number or date) asks for, at most the cap; None if invalid."""
+    """Return the seconds in a Retry-After header (a number or date), at most the cap; None if it is invalid."""
     if retry_after is None:
         return None
     try:

@@ -170,7 +170,7 @@ class Recipe:
 OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
 """The outcome without further terms."""
 PLAIN = Clip(0.2, 0.2, None)
-"""The clip of PPO."""
+"""The clip of PPO, with the same bound on both sides."""
 SEQUENCE = Clip(3e-4, 4e-4, None, "sequence")
 RULE = Shaping(10_000, None, 0.0, outcome_range="unit")
 """The rule's reward without further terms; a judge's score may be added."""

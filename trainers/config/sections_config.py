@@ -200,11 +200,11 @@ class ColdStartConfig:
     """How the tiny agent learns from demonstrations before the run."""
 
     demonstrations: Annotated[int, COUNT] = 6000
-    """Episodes of the demonstrator."""
+    """Number of episodes of the demonstrator."""
     tool_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
     """Share of them in which it uses its tool."""
     layers: Annotated[int, COUNT] = 2
-    """Depth of the model."""
+    """Number of layers of the model."""
     imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Success at which imitation may end, over the episodes in which a tool call succeeded. If no demonstration used a
     tool, the share of the demonstrations' success that all episodes must reach."""

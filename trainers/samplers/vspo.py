@@ -114,7 +114,7 @@ class Refilling(InOrder):
         }
 
     def _histogram(self, kept_groups: Sequence[int], copies: Sequence[int]) -> dict[int, int]:
-        """Return for 0, 1, ... up to the most copies allowed, how many of the kept groups have so many copies."""
+        """Return for 0, 1, ... up to the maximum number of copies, how many of the kept groups have so many copies."""
         times = Counter(Counter(copies)[group] for group in kept_groups)
         max_copies = self._options.max_copies
         return {

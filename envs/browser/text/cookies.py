@@ -22,7 +22,7 @@ class Cookie(NamedTuple):
 
 
 class Jar:
-    """A session's cookies."""
+    """The cookies of one session."""
 
     def __init__(self) -> None:
         self.cookies: dict[tuple[str, str, str], Cookie] = {}

@@ -38,10 +38,7 @@ def runner_version() -> str:
 
 
 def tag(name: str) -> str:
-    """Return the full name of an image of this version of palaestra.
-
-    The name of an image that is not ours is returned unchanged.
-    """
+    """Return the full name of this version's image; the name of an image that is not palaestra's is unchanged."""
     return f"palaestra/{name}:{runner_version()}" if name in PURPOSES else name
 
 

@@ -223,9 +223,9 @@ def _continue_as_init() -> None:
 
 
 def _replace_environment(settings: CellSettings, packages: list[str]) -> None:
-    """Replace the caller's environment variables by a few of ours.
+    """Replace the caller's environment variables by a few fixed ones.
 
-    Overwrite the old ones in memory, because /proc shows them.
+    Overwrite the old ones in memory: /proc shows them.
     """
     scratch = "/tmp" if _has_namespaces(settings) else f"{_scratch(settings)}/tmp"
     programs = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]

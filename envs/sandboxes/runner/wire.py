@@ -31,7 +31,7 @@ _decode = json.JSONDecoder().decode
 
 
 class FrameError(Exception):
-    """Raised if the received bytes are no frame: the other side is not ours, or it is broken."""
+    """Raised if the received bytes are not a frame: the other side uses another protocol, or is broken."""
 
 
 def pack(head: FrameHead, *body: bytes | bytearray | memoryview) -> bytes:
