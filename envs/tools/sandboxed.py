@@ -126,7 +126,7 @@ class SandboxedToolkit(BudgetedToolkit):
                     result = await self._open_sandbox().arun_once(
                         program, files=self._files, timeout=seconds, show_last=show_last, limits=self.limits
                     )
-            except UsageError as error:  # It speaks of settings, which no agent can choose.
+            except UsageError as error:  # It is about settings, which no agent can choose.
                 raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
         self.count(result.duration_s)
         return reply(result, self.limits, seconds, variables=self.stateful and self.keeps_variables)

@@ -180,7 +180,7 @@ class Search(BudgetedToolkit):
                     return await work()
                 async with asyncio.timeout(seconds):
                     return await work()
-            except UsageError as error:  # It speaks of settings, which no agent can choose.
+            except UsageError as error:  # It is about settings, which no agent can choose.
                 raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
             except TimeoutError:
                 raise self.late(seconds, "the search", self.index.trouble) from None

@@ -58,7 +58,7 @@ def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
             absent.append(env_id)
             _show("skip", f"not installed  {lacking}", console)
             continue
-        # What failed stands last: nobody scrolls for it.
+        # Failures are printed last, where they are seen without scrolling.
         for finding in sorted(findings, key=lambda one: not one.passed):
             failed += not finding.passed
             outcome = "FAIL" if not finding.passed else "skip" if finding.skipped else "ok"

@@ -80,7 +80,7 @@ def display() -> "Iterator[OnProgress]":
 def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
     """Return the pace of a stage since this process first saw it: a resumed run did earlier steps in another one."""
     pace = paces.get(progress.stage)
-    if pace is None or progress.step <= pace.first:  # A stage that comes again begins anew.
+    if pace is None or progress.step <= pace.first:  # A repeated stage gets a new pace.
         step_seconds = progress.metrics.get("step_time")
         now = time.perf_counter()
         pace = _Pace(progress.step, now) if step_seconds is None else _Pace(progress.step - 1, now - step_seconds)

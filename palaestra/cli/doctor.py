@@ -22,7 +22,7 @@ from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 
 _DRIVER = "; look at the GPU's driver (CUDA_VISIBLE_DEVICES= hides it), or pip install --force-reinstall torch"
-# It ends by itself, even if we are killed: an alarm nobody handles.
+# The child ends by itself, even if its parent is killed: no handler stops this alarm.
 _CHILD = """
 import dataclasses, json, signal
 signal.alarm({seconds})

@@ -70,7 +70,7 @@ def library_findings() -> Iterator[DoctorFinding]:
     for extra in ("", *(about.get_all("Provides-Extra") or ())):
         # An extra may name palaestra's own extras, which stand here themselves.
         lines = [_library(need, extra) for need in requirements if need.name != "palaestra" and _brings(extra, need)]
-        if extra != "dev":  # Its dozen lines would bury the others.
+        if extra != "dev":  # Its dozen lines would hide the others.
             yield from (line for line in lines if line.about not in printed)
             printed |= {line.about for line in lines}
         if extra:

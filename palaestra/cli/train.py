@@ -74,7 +74,7 @@ def parse(
     if saved is not None:
         recipe = changed(requested.recipe, plain(requested.recipe), load_allowed(options.allow_code))
         requested = replace(requested, recipe=recipe)
-    if saved is not None and env.env_id == saved.env.env_id:  # The file named it, and nobody else.
+    if saved is not None and env.env_id == saved.env.env_id:  # Only the saved file named it.
         require_loaded(env.env_id, f"{resumed}/config.json")
     requested = replace(requested, env=replace(env, env_id=resolve_all(env.env_id)))
     if saved is None:

@@ -88,7 +88,7 @@ class HttpClient:
         `size_option` names the option that allows larger answers. `transport` replaces the network.
         """
         try:
-            import httpx  # noqa: F401  (its absence should be told before the first request)
+            import httpx  # noqa: F401  (its absence is reported before the first request)
         except ImportError as error:
             raise MissingExtra("httpx", "endpoint", purpose) from error
         self.address, self.secret = address, secret

@@ -80,7 +80,7 @@ class ReasoningReward:
         return ReasoningJudge(self)
 
     def _served(self, url: str) -> EndpointConfig:
-        # No retries here: the next server is asked at once.
+        # No retries here: the request goes to the next server at once.
         limits: dict[str, Any] = {"timeout": self.verdict_seconds, "patience": 0.0, "max_concurrent": self.at_once}
         return EndpointConfig(url, self.served_as, api_key_env=self.key_env, **limits)
 

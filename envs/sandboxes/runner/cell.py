@@ -140,7 +140,7 @@ def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: 
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    # Or /proc/self would belong to root, and not even what is ours could be opened.
+    # Otherwise /proc/self would belong to root, and this process could not open its own files there.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     with contextlib.suppress(OSError):  # where memory runs out round us, the agent's program is to go, not a trainer
         hierarchies.write("/proc/self/oom_score_adj", 1000)
@@ -195,7 +195,7 @@ def user_of(slot: int, settings: CellSettings) -> int | None:
 def _unshare_with_user(flags: int) -> None:
     """Enter a user namespace whose only user is the agent's; outside it is the user of this process."""
     user, group = os.geteuid(), os.getegid()
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # otherwise this process could not write the maps
     kernel.unshare(kernel.CLONE_NEWUSER | flags)
     for name, text in [("uid_map", f"{_AGENT} {user} 1"), ("setgroups", "deny"), ("gid_map", f"{_AGENT} {group} 1")]:
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
@@ -215,7 +215,7 @@ def _continue_as_init() -> None:
         return
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, signal.SIGKILL))  # then the end is seen below
-    kernel.close_all_but(())  # or whoever waits for an end of file would wait for this process too
+    kernel.close_all_but(())  # otherwise readers that wait for an end of file would wait for this process too
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
         os.kill(os.getpid(), -code)

@@ -103,7 +103,7 @@ class Cgroup:
             write(self._memory / "cgroup.kill", 1)
             return
         with contextlib.suppress(OSError):
-            write(self._pids / "pids.max", 0)  # nobody forks any more: the rounds come to an end
+            write(self._pids / "pids.max", 0)  # no process can fork any more, so the rounds end
         for _ in range(_KILL_ROUNDS):
             alive = self.processes()
             for pid in alive:

@@ -9,7 +9,7 @@ CHUNK = 2**16
 """Usual capacity of a pipe: one read empties it."""
 MARK_BYTES = 96
 """Maximum bytes that the line about missing output may take beyond a cap."""
-_buffer = bytearray(CHUNK)  # one for all: asking for so much at every read would cost more than the read
+_buffer = bytearray(CHUNK)  # shared: allocating it at every read would cost more than the read
 _view = memoryview(_buffer)
 
 

@@ -145,7 +145,7 @@ class RunnerSession:
             original._console = yield from original._spawned(self._waiter)
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._console = branch = Process(self._host, self._waiter, near)
-        branch.ready = True  # nothing that this process says is ours
+        branch.ready = True  # its messages are not trusted: it runs the agent's code
         branch.awaits(FORKED)
         branch.listen()
         original._console.tell(ConsoleCommand(FORK, self._area.encode()).packed(), far.fileno())

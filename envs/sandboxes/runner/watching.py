@@ -52,7 +52,7 @@ def weigh_as_one(pids: list[int]) -> None:
         return
     niceness = min(math.ceil(math.log(len(pids), _STEP)), _LEAST)
     for pid in pids:
-        with contextlib.suppress(OSError):  # gone, or of a user that is not ours
+        with contextlib.suppress(OSError):  # ended, or of another user
             os.setpriority(os.PRIO_PROCESS, pid, niceness)
 
 
