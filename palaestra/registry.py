@@ -62,7 +62,7 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
     try:
         import pettingzoo  # type: ignore[import-untyped]
     except ImportError:
-        return  # Its face is missing; `palaestra.arena` opens the game all the same.
+        return  # Its PettingZoo interface is missing; `palaestra.arena` opens the game all the same.
     if not hasattr(pettingzoo, "register"):
         return  # Before 1.27 it had no registry.
     for kind, registry in (("aec", pettingzoo.aec_registry), ("parallel", pettingzoo.parallel_registry)):

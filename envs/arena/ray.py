@@ -139,7 +139,7 @@ class RayArena(ArenaSlots):
         self._gathering.clear()
         self._standing = [SlotState.CLOSED] * self.slots
 
-    # Inside: workers start, answer and die.
+    # Private methods: workers start, answer and end.
 
     def _started(self) -> WorkerInfo:
         """Wait until all workers have opened the environment, and return its properties. Raise UsageError if the
@@ -231,7 +231,7 @@ class RayArena(ArenaSlots):
             freest.deadline = max(freest.deadline, time.monotonic() + START_SECONDS)
         return freest
 
-    # Inside: slots.
+    # Private methods: slots.
 
     def _flush(self) -> None:
         for worker in self._workers:

@@ -155,7 +155,7 @@ class ToolEnv:
     @property
     def rng(self) -> np.random.Generator:
         """Random generator of the episode, seeded by its seed; the task does not depend on it."""
-        if self._rng is None:  # Made when it is first asked for: most environments never do.
+        if self._rng is None:  # Made at the first use: most environments never use it.
             self._rng = seeding.np_random(self._seed)[0]
         return self._rng
 

@@ -53,7 +53,7 @@ class CollectOptions(RolloutOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        select((), top_k=self.top_k)  # Refuses what it cannot choose by.
+        select((), top_k=self.top_k)  # Raises an error for an invalid number.
         if self.score is not None and self.top_k is None:
             raise UsageError(f"--score {self.score} orders the episodes of a source; say with --top-k how many to keep")
         if self.stitch is not None and self.agent != AgentOptions():

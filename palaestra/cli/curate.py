@@ -52,7 +52,7 @@ class CurateOptions(RolloutOptions):
         if not self.target:
             return None
         weights: dict[str, Any] = from_pairs(self.target, "target")
-        shares(weights)  # Refuses what is none.
+        shares(weights)  # Raises an error if it is not a histogram.
         return weights
 
 

@@ -114,7 +114,7 @@ def _read_by(env_id: str, path: str, others: Mapping[str, Any]) -> TaskFile:
     tasks = [(task, split) for split, tasks in tasks_by_split.items() for task in tasks]
     try:
         plain = read_tasks(path)
-    except TaskFileError:  # Columns of its makers, which the environment alone knows.
+    except TaskFileError:  # Published columns, which only the environment knows.
         columns = Counter(name for task, _ in tasks for name in task.data)
         plain = TaskFile(path, (), (), labelled="", only="", columns=columns, read_as={})
     return replace(plain, tasks=tuple(task for task, _ in tasks), splits=tuple(split for _, split in tasks))

@@ -99,7 +99,7 @@ class PlayConsole:
         self._commands[name](argument.strip())
         return True
 
-    # The questions.
+    # Commands: `_do_NAME` runs /NAME.
 
     def _do_help(self, argument: str) -> None:
         self._say(HELP)
@@ -193,7 +193,7 @@ class PlayConsole:
         closed = "" if self.hand.ended else " as if it had been closed here"
         self._say(f"{what}added to {argument}{closed}", style="dim")
 
-    # Inside.
+    # Private methods.
 
     def _turn(self, text: str, echo: bool) -> None:
         if echo:

@@ -77,7 +77,7 @@ def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFindin
     findings: list[DoctorFinding] = []
     try:
         findings.extend(check())
-    except (Exception, SystemExit) as error:  # Whatever a strange machine does to one check.
+    except (Exception, SystemExit) as error:  # A check may raise any error on an unusual machine.
         text = f"could not be looked at: {reason(error)}"
         findings.append(DoctorFinding(about, text, "broken" if vital else "warning", vital=vital))
     return findings

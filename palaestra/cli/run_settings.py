@@ -124,7 +124,7 @@ def with_settings(arguments: Sequence[str], kind: type) -> tuple[list[str], dict
     Also return, by field, the settings that the command line takes without a name (environment, files).
     """
     settings, command_line = settings_by_name(kind), named_options(arguments)
-    for name in ("config", "config_files", "set", "set_values"):  # They name settings, and are none.
+    for name in ("config", "config_files", "set", "set_values"):  # They name settings, but are not settings.
         del settings[name]
     contents = [(f"--config {path}", _content(Path(path))) for path in option_values(arguments, "--config")]
     contents += [(f"--set {text}", _pair(text)) for text in option_values(arguments, "--set")]

@@ -102,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
     server_root = Path(tempfile.mkdtemp(prefix="palaestra-serve-vllm-"))
     ports = [options.port + number if options.port else 0 for number in range(options.replicas)]
     servers = [Server(launch, port, server_root / str(number)) for number, port in enumerate(ports)]
-    # A service manager ends us by SIGTERM, and everything must end with us.
+    # A service manager ends this process by SIGTERM, and the servers must end with it.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     try:
         for server in servers:

@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 
     def show(record: Run) -> None:
         first, last = (record.summary[name] for name in ("loss_first", "loss_last"))
-        if first is not None and last is not None:  # They may be no numbers, in a step that was skipped.
+        if first is not None and last is not None:  # None if the step was skipped.
             show_line(console, f"loss a token: {first:.3f} at first, {last:.3f} at last")
         show_line(console, f"model and figures: {record.folder}")
 

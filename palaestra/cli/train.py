@@ -58,7 +58,7 @@ def parse(
     if saved is not None:
         if not isinstance(saved, GRPOConfig):
             raise UsageError(f"{resumed} holds a run of the kind {saved.KIND}; go on with it by palaestra {saved.KIND}")
-        config = replace(saved, track=())  # Named again, they are added to those that are there.
+        config = replace(saved, track=())  # Otherwise named trackers would be added to the saved ones.
         if requested_recipe not in (None, config.recipe.recipe_name):
             config = replace(config, recipe=find_recipe(preset))
         preset = config.recipe.recipe_name

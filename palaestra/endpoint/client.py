@@ -141,7 +141,7 @@ class Endpoint:
         """Close the connections."""
         await self._http.aclose()
 
-    # Inside.
+    # Private methods.
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` until it returns, or raises a refusal, or `patience` is over. Return its outcome."""
