@@ -1,8 +1,8 @@
-"""Tools of an MCP server as a toolkit: a program that we start (stdio) or an address (streamable HTTP).
+"""Tools of an MCP server as a toolkit: a program that palaestra starts (stdio) or an address (streamable HTTP).
 
     toolkits = (tools_from_mcp(["npx", "-y", "@modelcontextprotocol/server-everything"], allow=("echo", "add")),)
 
-The server is asked once for its tools, when an environment opens. Agents see the tools' schemas unchanged; `mcp_schema`
+The list of tools is requested once, when an environment opens. Agents see the tools' schemas unchanged; `mcp_schema`
 checks arguments by them. Each episode has its own connection, which its first call opens, so a server's program keeps
 the state of one episode; `shared=True` is for servers without state. Left out: resources, prompts, and questions that a
 server asks its client.

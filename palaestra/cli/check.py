@@ -26,8 +26,7 @@ class CheckOptions(Reported):
     ids: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[ENV-ID ...]", help_behavior_hint="")
     ] = ()
-    """Ids of the environments or games to check, such as two-hop or my_module:me/Mine-v0; by default all registered
-    ones."""
+    """Environments to check, or games, such as two-hop or my_module:me/Mine-v0; by default all registered ones."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Check all registered environments, in addition to those that are named."""
     env_options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()

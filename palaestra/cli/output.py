@@ -1,4 +1,4 @@
-"""Where a command writes: results to standard output, progress and notes to standard error, figures to JSON.
+"""Output of commands: results to standard output, progress and notes to standard error, figures to JSON.
 
 `--json FILE` also writes the results to a file, as one JSON object. With `--json -` standard output has that object
 alone, and everything else that palaestra or an environment's author prints goes to standard error.

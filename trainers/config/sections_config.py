@@ -91,7 +91,7 @@ class OptimizerConfig:
     algorithm: Literal["adamw", "muon"] = "adamw"
     """`muon` updates hidden matrices with Muon and the rest with AdamW: for a model that starts from random weights."""
     learning_rate: Annotated[float, NOT_NEGATIVE] = 1e-6
-    """Learning rate of AdamW."""
+    """AdamW's."""
     matrix_learning_rate: Annotated[float, POSITIVE] = 0.03
     """Learning rate of Muon."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"

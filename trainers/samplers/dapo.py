@@ -19,8 +19,8 @@ class Dynamic:
     """Batches of groups whose members differ. A batch is smaller if `max_rounds` rounds had too few such groups."""
 
     compared: Compared = "success"
-    """What must differ within a group: success, as DAPO's accuracy, or the training reward with all its terms (a tool
-    bonus alone makes a group of failures differ)."""
+    """Value that must differ within a group: success, as DAPO's accuracy, or the training reward with all its terms (a
+    tool bonus alone makes a group of failures differ)."""
     max_rounds: Annotated[int, COUNT] = 10
     """Maximum number of groups played for a batch, as a multiple of num_prompts."""
     give_up: Annotated[int | None, Field(ge=2)] = None

@@ -29,7 +29,10 @@ class Jar:
         """Cookies by domain, path and name."""
 
     def of(self, url: SplitResult) -> dict[str, str]:
-        """Return the cookies to send to this address, by name. Of two with one name, the one with the longer path."""
+        """Return the cookies to send to this address, by name.
+
+        If two have one name, the one with the longer path is sent.
+        """
         if not self.cookies:
             return {}
         host, path, now = url.hostname or "", url.path or "/", time.time()

@@ -205,9 +205,8 @@ def _unshare_with_user(flags: int) -> None:
 def _continue_as_init() -> None:
     """Fork, and return only in the child, the first process of the new pid namespace.
 
-    The parent ends with the child's status.
-
-    So if a process sends the parent a SIGTERM and waits for its end, all processes of the namespace have ended by then.
+    The parent ends with the child's status. So if a process sends the parent a SIGTERM and waits for its end, all
+    processes of the namespace have ended by then.
     """
     pid = os.fork()
     if pid == 0:

@@ -1,6 +1,4 @@
-"""A client's stream: it reads requests, executes one at a time, and answers.
-
-When the client closes it, its session ends.
+"""A client's stream: it reads requests, executes one at a time, and answers. When it closes, its session ends.
 
 `supervisor` is the loop that calls this module, and `sessions` executes the requests.
 """

@@ -1,9 +1,7 @@
-"""The supervisor: one thread with one epoll.
+"""The supervisor: one thread with one epoll. It never runs an agent's code, and never blocks on one session.
 
-A client sends each session's requests over a socket; programs run in cells.
-
-It never runs an agent's code, and never blocks on one session. It ends every session when the control socket closes or
-the client's process ends. `connections` reads requests, and `sessions` executes them.
+A client sends each session's requests over a socket; programs run in cells. The supervisor ends every session when the
+control socket closes or the client's process ends. `connections` reads requests, and `sessions` executes them.
 """
 
 import contextlib
