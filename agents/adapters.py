@@ -43,7 +43,7 @@ _IGNORED = (
 _PREFIX = "base_model.model."
 """Prefix of the weight names in peft's files."""
 _SAMPLE = 16
-"""Count of numbers of each weight that go into a fingerprint."""
+"""Number of values of each weight that go into a fingerprint."""
 
 
 def add_adapter(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed: int = 0) -> None:

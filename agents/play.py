@@ -24,7 +24,7 @@ ReplyT = TypeVar("ReplyT")
 REPORT_SECONDS = 30.0
 """Seconds of waiting for the arena after which the log names the slow calls, and the interval of later reports."""
 _MAX_NAMED_CALLS = 3
-"""Count of slow calls that such a report names."""
+"""Maximum number of slow calls that such a report names."""
 _ALTERNATION_SECONDS = 0.005
 """Seconds to wait for engine or arena while the other has work: faster, measured, than spinning or one long wait."""
 _IDLE_SECONDS = 1.0
@@ -32,7 +32,7 @@ _IDLE_SECONDS = 1.0
 _GATHER_SECONDS = 0.02
 """Seconds to wait for all events if nothing can be decoded meanwhile: rows that come together decode together."""
 _ROUNDS_WITHOUT_WAIT = 8
-"""Count of rounds without waiting after a round in which tools were slower than `_ALTERNATION_SECONDS`."""
+"""Number of rounds without waiting after a round in which tools were slower than `_ALTERNATION_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class TokenLimits:
     """Limits on the number of tokens in a turn and in an episode."""
 
     max_turn_tokens: int = 512
-    """A turn that is cut here ends its episode."""
+    """Maximum tokens of a turn; a turn that is cut there ends its episode."""
     max_episode_tokens: int = 4096
-    """Most tokens of a row: prompt, tool results and responses."""
+    """Maximum tokens of a row: prompt, tool results and responses."""
 
     def __post_init__(self) -> None:
         if self.max_turn_tokens < 1 or self.max_episode_tokens < 2:

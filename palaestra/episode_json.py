@@ -1,7 +1,7 @@
 """Convert episodes to JSON and back: the content of a line of an episode file, without the fields that `record` adds.
 
-Token rows are compressed to spans and runs. A file may come from a stranger, so the type of each value is checked, and
-no object is created that is larger than its text. Left out: lines, digests and files (`record`).
+Token rows are compressed to spans and runs. A file is not trusted, so the type of each value is checked, and no object
+is created that is larger than its text. Left out: lines, digests and files (`record`).
 """
 
 import math

@@ -41,7 +41,7 @@ def is_service(annotation: Any) -> bool:
 
 
 def services_of(creator: Any, registered_with: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a file must not decide: services that differ from the environment's own values.
+    """Return the options that a shared file must not decide: services with another value than the environment's own.
 
     A file may decide an option without a declared type only if it is a number or None. Options of other people's
     environments (`creator` is None) have no declared type.

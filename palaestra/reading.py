@@ -1,7 +1,7 @@
 """Read episode files, or all files of folders, one after another, and report lines that are not episodes.
 
-A folder may come from a stranger: reading a pipe or a device in it may never end, and JSON may nest deeper than Python
-can read. Both raise errors that every caller expects.
+A folder is not trusted: reading a pipe or a device in it may never end, and JSON may nest deeper than Python can read.
+Both raise errors that every caller expects.
 """
 
 import errno

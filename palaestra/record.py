@@ -48,7 +48,7 @@ class Lesson:
     updates: int = 0
     """Optimizer steps of this batch before `trainer_logprobs`; where it is 0, engine and trainer must agree."""
     remarks: Mapping[str, Any] = field(default_factory=dict)
-    """Further output of a judge beside its terms: its score, its critique."""
+    """Further output of a judge, in addition to its terms: its score, its critique."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _opened_to_write(path: Path, mode: str, buffering: int = -1) -> IO[bytes]:
     try:
-        if "x" in mode:  # A link there, in a folder of somebody else's, would lead elsewhere.
+        if "x" in mode:  # A link there, in an untrusted folder, would lead elsewhere.
             path.unlink(missing_ok=True)
         return path.open(mode, buffering=buffering)
     except OSError as error:

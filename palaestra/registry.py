@@ -23,7 +23,7 @@ from palaestra.protocols import Arena
 
 ENTRY_POINT = "palaestra.envs.arena.text_env:open_text_env"
 VECTOR_ENTRY_POINT = "palaestra.envs.arena.vector:open_vector"
-"""Gymnasium calls these; the author's class comes with the other options, so that a spec says all there is to say."""
+"""Functions that Gymnasium calls. The author's class is one of their options, so that a spec is complete."""
 SEATS_MODULE = "palaestra.envs.arena.pettingzoo"
 OPENERS_MODULE = "palaestra.envs.arena.openers"
 Demonstrator = Callable[..., str]
@@ -62,7 +62,7 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
     try:
         import pettingzoo  # type: ignore[import-untyped]
     except ImportError:
-        return  # Its face is missing; `palaestra.arena` opens the game all the same.
+        return  # Its PettingZoo interface is missing; `palaestra.arena` opens the game all the same.
     if not hasattr(pettingzoo, "register"):
         return  # Before 1.27 it had no registry.
     for kind, registry in (("aec", pettingzoo.aec_registry), ("parallel", pettingzoo.parallel_registry)):
@@ -72,7 +72,7 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
 
 
 def games() -> list[str]:
-    """Return the ids that `palaestra.register_game` wrote, sorted."""
+    """Return the ids that were registered by `palaestra.register_game`, sorted."""
     return sorted(_games)
 
 
@@ -85,12 +85,12 @@ def author_class(env_id: str) -> Any:
 
 
 def is_game(env_id: str) -> bool:
-    """Return whether `palaestra.register_game` wrote this id. A module before the id is ignored."""
+    """Return whether an id was registered by `palaestra.register_game`. A module before the id is ignored."""
     return _game_id(env_id.rpartition(":")[2]) in _games
 
 
 def registered() -> list[str]:
-    """Return the ids that `palaestra.register` wrote, sorted."""
+    """Return the ids that were registered by `palaestra.register`, sorted."""
     return sorted(env_id for env_id, spec in gymnasium.registry.items() if spec.entry_point == ENTRY_POINT)
 
 
@@ -254,7 +254,7 @@ def load_author(entry_point: str, what: str) -> Any:
 
 
 def import_author(name: str) -> ModuleType:
-    """Import a module that somebody else wrote. An error in it raises an EnvironmentDefect with its file and line."""
+    """Import an author's module. An error in it raises an EnvironmentDefect with its file and line."""
     if not all(map(str.isidentifier, name.split("."))):
         raise UsageError(f"{name!r} is no name of a module; expected one such as my_environment")
     try:

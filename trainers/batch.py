@@ -22,7 +22,8 @@ class Scored:
     remarks: Mapping[str, Any] = field(default_factory=dict)
     """Output of a judge besides its terms, such as a critique."""
     fault: str = ""
-    """Reason why there are no terms: the episode is BROKEN, its reward is not a number, or its judge gave up."""
+    """Reason why there are no terms: the episode is BROKEN, its reward is not a number, or its judge gave
+    no verdict."""
 
     @property
     def reward(self) -> float:

@@ -40,7 +40,7 @@ class CacheScheduler:
     """The places of the cache, the turns that run in them, and the queue of waiting turns."""
 
     _block = 1
-    """Count of tokens that one step samples for each row."""
+    """Number of tokens that one step samples for each row."""
     _graphs: Graphs | None = None
 
     def __init__(self, cache: SlotCache, slots: int, seed: int, longest: int) -> None:

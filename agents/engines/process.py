@@ -32,7 +32,7 @@ from palaestra.errors import PalaestraError, UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
 _MAX_CRASHES = 3
-"""Count of crashes in a row without an answer that raise an error."""
+"""Number of crashes in a row without an answer after which an error is raised."""
 
 
 class EngineLost(PalaestraError):

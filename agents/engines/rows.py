@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from palaestra.protocols import Request
 
 _WORTH_COPYING = 8
-"""Least tokens of a prefix worth copying; a shorter one is computed again, which is cheaper."""
+"""Minimum number of tokens of a prefix that is copied; a shorter one is computed again, which is cheaper."""
 _BUCKET = 1.35
-"""Chunks that are prefilled together differ by at most this factor in length."""
+"""Maximum ratio between the longest and the shortest chunk that are prefilled together."""
 _PREFILL_TOKENS = 16_384
-"""The most padded tokens that one prefill pass holds."""
+"""Maximum number of padded tokens in one prefill pass."""
 _WORTH_WAITING = 32
-"""Least tokens that a row must save to be prefilled in a second pass, after a row with the same prefix."""
+"""Minimum number of tokens that a row must save to be prefilled in a second pass, after a row with the same prefix."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,8 @@ from palaestra.formats import ParsedCall, hermes
 from palaestra.protocols import Request
 
 MAX_CALLS = 3
-"""Most calls of an episode: the longest computations of a solution are replaced, the others stay as text."""
+"""Maximum number of calls of an episode: the longest computations of a solution are replaced, the others
+stay as text."""
 _NUMBER = r"(?>\d{1,3}(?:,\d{3})++(?![\d,])|\d++)(?:\.\d++)?+"
 _OPERATOR = r"(?>\*\*|//|\\times|\\cdot|\\div|[-+*/^×·÷−])"
 _TERM = rf"[(\s]{{0,8}}+(?:-\s?)?+{_NUMBER}[)\s]{{0,8}}+"  # Bounded: the time is linear in the length of the text.

@@ -19,7 +19,7 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 SeatRule = Callable[[Sequence[Message], np.random.Generator], str]
 _MAX_TURNS = 10_000
-"""Most turns of rules in a row: a rule that never ends its turn must not hang the arena."""
+"""Maximum number of the rule's turns in a row: a rule that never ends its turn must not hang the arena."""
 
 
 class ByRule:
@@ -55,7 +55,7 @@ class ByRule:
         return self._answered(self.machine.open(seated, problem, places))
 
     def act(self, seat: Seat, text: str) -> MachineReply:
-        """Take the free seat's turn, and then the rule's turns for other seats until the free seat is asked again."""
+        """Take the free seat's turn, then the rule's turns for other seats, until it is the free seat's turn again."""
         self._in_row = 0
         return self._answered(self.machine.act(self.seat, text))
 

@@ -42,7 +42,7 @@ log = logging.getLogger("palaestra.envs")
 SEEDS = 2**30
 _MAX_REFUSED = 8
 _MAX_SAID = 500
-"""Most characters of an environment's error that its agent's record keeps."""
+"""Maximum characters of an environment's error that the episode's record keeps."""
 
 
 class SeatRecord(Dialogue):
@@ -132,7 +132,7 @@ class Foreign:
         return events
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
-        """End the episode from outside; the environment itself is not told before its next `reset`."""
+        """End the episode from outside; the environment itself first notices this at its next `reset`."""
         if self._out is not None:
             self._next.clear()
             self._next.append(("stop", partial(self._stopped, ending, culprit, text, fault)))

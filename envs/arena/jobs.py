@@ -13,8 +13,8 @@ from palaestra.envs.running.runner import Runner
 from palaestra.envs.running.work import Pending, warn_late
 
 _MAX_TOGETHER = 256
-"""Most Pendings that one wait collects, so that some are continued while others still run. A thread that is woken more
-often delays the threads that bring the results."""
+"""Maximum number of Pendings that one wait collects, so that some are continued while others still run. A thread that
+is woken more often delays the threads that bring the results."""
 
 
 class ArenaJobs:

@@ -226,7 +226,7 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
 
 
 class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
-    """Parallel interface of a game: all seats that are asked act at once."""
+    """Parallel interface of a game: all seats whose turn it is act at once."""
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -249,7 +249,7 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
     def step(
         self, actions: dict[str, str]
     ) -> tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Take the turns of the seats that are asked; actions of other seats are ignored."""
+        """Take the turns of the seats whose turn it is; actions of other seats are ignored."""
         self._require_game("step")
         for agent in actions:
             self._require_seat("step", agent)

@@ -65,8 +65,10 @@ class RayArena(ArenaSlots):
         self._closed = False
 
     def begin(self, slot: int, start: Start) -> None:
-        """Open an episode; its worker is told at the next `send` or `recv`. If the slot is in use, its episode is
-        discarded."""
+        """Open an episode; its worker gets the command at the next `send` or `recv`.
+
+        If the slot is in use, its episode is discarded.
+        """
         self._require_slot(slot)
         self._require_seat(start.seat)
         if not self._workers:
@@ -137,7 +139,7 @@ class RayArena(ArenaSlots):
         self._gathering.clear()
         self._standing = [SlotState.CLOSED] * self.slots
 
-    # Inside: workers start, answer and die.
+    # Private methods: workers start, answer and end.
 
     def _started(self) -> WorkerInfo:
         """Wait until all workers have opened the environment, and return its properties. Raise UsageError if the
@@ -229,7 +231,7 @@ class RayArena(ArenaSlots):
             freest.deadline = max(freest.deadline, time.monotonic() + START_SECONDS)
         return freest
 
-    # Inside: slots.
+    # Private methods: slots.
 
     def _flush(self) -> None:
         for worker in self._workers:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp.server import Server
 
 MAX_EPISODES = 64
-"""Most episodes at once over HTTP, one for each session; with one more the oldest is dropped."""
+"""Maximum number of episodes at once over HTTP, one for each session; if one more begins, the oldest is dropped."""
 _CONNECTIONS = 1024
 _BEGIN = "no episode runs: call {} first"
 _OVER = "the episode is over: call {} for another"

@@ -22,7 +22,7 @@ class Page:
     elements: int = 0
     """Number of numbered elements; their numbers start at 1."""
     note: str = ""
-    """Events beside the page: a refused download, a dialog that was accepted, a page that was cut."""
+    """Events in addition to the page: a refused download, a dialog that was accepted, a page that was cut."""
 
 
 class BrowserSession(Protocol):

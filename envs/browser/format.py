@@ -70,7 +70,7 @@ def choice_text(values: Sequence[str], options: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape a text of a page, such as a title or an error, so that nothing in it looks like a number of ours."""
+    """Escape a text of a page, such as a title or an error, so that nothing in it looks like an element's number."""
     return _FAKE.sub(r"\g<0>\\", without_marks(text))
 
 

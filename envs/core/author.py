@@ -43,29 +43,30 @@ class ToolEnv:
     """Turns of the agent; without an answer in the last one the episode ends at TURN_LIMIT. In a game: of a seat, in a
     row."""
     max_turn_calls: int = 16
-    """Most calls that are run in one turn; the agent is told how many were not."""
+    """Maximum number of calls that are run in one turn. A message to the agent says how many calls were not run."""
     max_result_chars: int = 4096
-    """A tool's reply is cut to this, head and tail."""
+    """Maximum characters of a tool's result that the agent is shown: a longer one is cut to its head and tail."""
     max_kept_chars: int = 65_536
-    """Of a reply that is longer, so many characters are kept for the reward and in the record, as `Call.result`. An
-    answer that a call gives is cut to this too."""
+    """Maximum characters of a result longer than that which are kept for the reward and in the record, as
+    `Call.result`. An answer that a call gives is cut to this length too."""
     system: str | Mapping[str, str] = ""
     """System message of the agent; in a game, by seat."""
     format: str = formats.DEFAULT
-    """Name of the format in which calls are read. A class that names one has chosen; otherwise whoever opens it may."""
+    """Name of the format in which calls are read, unless an option names another. If the class does not set it, a
+    caller that knows the agent may choose one."""
     parts: Mapping[str, RewardPart] = {"success": RewardPart()}
     """Parts of the reward, by name: a weight and a range for each."""
     toolkits: Sequence[Callable[[], Toolkit]] = ()
     """Makers of the toolkits of an episode: their classes, or functions without arguments."""
     deadlines: Mapping[str, float] = {}
-    """Seconds for what may wait: `start` of a toolkit (60), an `async def reward` (60), `final` and `close` of a
-    toolkit (10). Passing them ends the episode BROKEN, except for `close`."""
+    """Timeouts in seconds: `start` of a toolkit (60), an `async def reward` (60), `final` and `close` of a toolkit
+    (10). A timeout ends the episode BROKEN, except that of `close`."""
     chance: float | Mapping[str, float] = 0.0
-    """Success that guessing has, for `check`; a property where the options decide. In a game, by seat."""
+    """Success rate of guessing, for `check`; a property if it depends on the options. In a game, by seat."""
     ceiling: float | Mapping[str, float] | None = None
-    """The most reward that an attempt without success may get, for `check`; None where `parts` say enough."""
+    """Maximum reward of an attempt without success, for `check`; None if `parts` determine it."""
     seats: tuple[str, ...] = ()
-    """Names of the seats of a game; PettingZoo likes names such as solver_0."""
+    """Names of the seats of a game; PettingZoo's convention is solver_0."""
     seat_tools: Mapping[str, Sequence[str]] = {}
     """Names of the tools that each seat of a game may call; a seat that is not named has none."""
 
@@ -154,7 +155,7 @@ class ToolEnv:
     @property
     def rng(self) -> np.random.Generator:
         """Random generator of the episode, seeded by its seed; the task does not depend on it."""
-        if self._rng is None:  # Made when it is first asked for: most environments never do.
+        if self._rng is None:  # Made at the first use: most environments never use it.
             self._rng = seeding.np_random(self._seed)[0]
         return self._rng
 

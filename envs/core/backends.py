@@ -23,7 +23,7 @@ class Backends(Generic[ServiceT]):
     """The backends of one kind of service, by name. Every service has a method `close()`."""
 
     also = ""
-    """Words put before the names of the backends in errors, for other values that are accepted."""
+    """Text for error messages, before the names of the backends: other values that are accepted."""
 
     def __init__(self, kind: str, opener: str, table: Mapping[str, str]) -> None:
         """`kind` (the word for one service) and `opener` (the function that users call) appear in errors. `table` has

@@ -27,7 +27,7 @@ log = logging.getLogger("palaestra.envs")
 _logged: set[tuple[str, str, str]] = set()
 _MAX_NAME = 64
 _MAX_TEXT = 2**24
-"""Most characters of a result that a process sends; the agent sees far fewer."""
+"""Maximum characters of a result that a process sends; the agent sees far fewer."""
 _NONE: Mapping[str, Any] = {}
 
 

@@ -28,7 +28,7 @@ class Round:
     """One round of a game."""
 
     asks: Mapping[str, str]
-    """Questions, by seat."""
+    """Questions to seats, by seat."""
     attributes: Mapping[str, Any]
     """Numbers and texts that were set on `self` before the round: tools may have changed them."""
     replies: Mapping[str, str | None] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Round:
 
 
 class Course:
-    """The rounds of one game: the author's generator, and what it asked and was answered."""
+    """The rounds of one game: the author's generator, with its questions and the replies to them."""
 
     __slots__ = ("generator", "play", "replies", "rng", "rounds", "seeds", "task")
 

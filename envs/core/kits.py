@@ -94,9 +94,9 @@ class Kits:
     def give_up(self, in_use: bool, closing: bool = False) -> list[Pending]:
         """Close the toolkits of a dropped episode, and return the jobs for that, which nobody has to wait for.
 
-        The toolkits are kept only if all of them just compute and no job uses them (`in_use`); else the next episode
-        makes new ones. `closing` means that those that only compute are closed already, and the others may still be
-        closing.
+        The toolkits are kept only if all of them only compute and no job uses them (`in_use`); otherwise the next
+        episode makes new ones. With `closing`, a close has begun: toolkits that only compute are closed, the others may
+        still be closing.
         """
         modes = [(kit, mode_of(kit, "close")) for _, kit in self.instances or ()]
         if not in_use and all(mode is WorkMode.INLINE for _, mode in modes):

@@ -28,7 +28,7 @@ MachineReply = Events | Pending
 
 
 class Machine:
-    """Player of one author's object: it runs one episode at a time. Only one thread may use it."""
+    """Plays the episodes of one author's object, one at a time. Only one thread may use it."""
 
     __slots__ = ("aside", "eager", "inline", "kits", "seats", "spec", "state")
 
@@ -136,7 +136,7 @@ class Machine:
         return self._set_final(state, role, expected.items, lambda: [work.outcome() for work in pending.works])
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
-        """End the episode from outside. `text`, an unfinished turn of the culprit, is recorded, but is no answer.
+        """End the episode from outside. `text`, an unfinished turn of the culprit, is recorded, but is not an answer.
 
         The culprit gets `ending`, other seats TURN_LIMIT; BROKEN is for all. If jobs run, the episode ends after them.
         """

@@ -46,7 +46,7 @@ def check_declared(owner: str, parts: Mapping[str, RewardPart]) -> None:
 
 def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tuple[float, dict[str, float]]:
     """Return the weighted total and the value of every declared part, from the value that `reward` returned."""
-    if type(returned) is float and len(declared) == 1:  # What most rewards are.
+    if type(returned) is float and len(declared) == 1:  # Most rewards are this.
         part = declared["success"]
         if part.low <= returned <= part.high:
             return part.weight * returned, {"success": returned}

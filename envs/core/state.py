@@ -14,7 +14,7 @@ from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Task
 from palaestra.errors import UsageError
 
 Seat = str | None
-"""Name of a seat; None where there is one seat, which needs no name."""
+"""Name of a seat; None if there is only one seat, which needs no name."""
 NOTHING: Mapping[Any, Any] = {}
 Events = dict[Seat, Event]
 """Events by seat: those of the seats to move, or every seat's ending at once. Empty while other seats are awaited."""

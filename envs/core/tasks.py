@@ -19,7 +19,7 @@ SPLITS = ("train", "eval")
 PROCEDURAL_LENGTH = 2**31
 """Length of every procedural set: more than any run visits, and an index still fits a 32-bit seed."""
 MAX_DRAWS = 200
-"""Draws before a split is declared empty: with a fifth of the prompts in eval, all 200 miss once in 10^19."""
+"""Number of draws before a split is declared empty. With a fifth of the prompts in eval, all 200 miss once in 10^19."""
 _EVAL_SHARE = 5
 
 

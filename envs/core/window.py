@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from palaestra.errors import ToolError
 
 WIDTH = 100
-"""Most characters of a line; longer ones are wrapped."""
+"""Maximum characters of a line; longer ones are wrapped."""
 TOKEN_CHARS = 4
 MAX_FOUND = 20
-"""Most matches that are shown; the others are counted."""
+"""Maximum number of matches that are shown; the others are counted."""
 
 
 def wrapped(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Finds prompts that are the same, nearly the same, or hold a test's prompt, for the rules of a pool (`pool`).
+"""Finds equal prompts, nearly equal prompts, and prompts that hold a test's prompt, for the rules of a pool (`pool`).
 
     same    the texts are equal without letter case, blanks, quotation marks and punctuation behind words
     near    the numbers are equal, and both prompts have 0.8 of the runs of five words that either has (Jaccard)

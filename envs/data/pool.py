@@ -29,7 +29,8 @@ RULES = (
 )
 """Reasons to drop a row, in the order in which they are tested."""
 ATTEMPTS, AGREED = 4, 0.75
-"""A label is disputed where at least ATTEMPTS attempts exist, and the share AGREED of them gave one other answer."""
+"""A label is disputed if there are at least ATTEMPTS attempts, and at least the share AGREED of them gave another
+answer, the same one."""
 _FORMULA = re.compile(r"[\\^_$=+*/<>]|(?<!\w)-|\b\w\s*-\s*\w\b")
 
 

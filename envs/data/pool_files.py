@@ -36,7 +36,7 @@ class PoolRow:
     """Source that the row names, else the file's name without its suffix."""
     task: Task
     for_eval: bool
-    """True where the row says that it is for a test."""
+    """True if the row says that it belongs to a test."""
 
 
 def read_pool_file(path: str | os.PathLike[str]) -> tuple[list[PoolRow], TaskFileError | None]:

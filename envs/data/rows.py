@@ -1,8 +1,9 @@
 """Reads the rows of a file (JSON lines, one JSON list, CSV or parquet), each with its line or row number.
 
-This module knows nothing of tasks. A row that cannot be read is yielded as a fault, so that a reader can report all of
-them; a file that cannot be read at all raises an error. All values are plain: text, finite numbers, true, false, null,
-lists and objects; from CSV only text, and null for an empty cell. Left out: compression, addresses on a network.
+This module does not interpret rows as tasks. A row that cannot be read is yielded as a fault, so that a reader can
+report all of them; a file that cannot be read at all raises an error. All values are plain: text, finite numbers, true,
+false, null, lists and objects; from CSV only text, and null for an empty cell. Left out: compression, addresses on a
+network.
 """
 
 import csv

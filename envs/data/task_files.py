@@ -27,7 +27,7 @@ from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
 
 WHOLE = "all"
-"""Split that is the whole file, whatever its rows say: to play a published test, not for training."""
+"""Name of the split that is the whole file, whatever its rows say: for playing a published test, not for training."""
 MAX_FAULTS = 50
 """Largest number of faults that are described; the others are counted."""
 RowT = TypeVar("RowT")
@@ -42,7 +42,7 @@ class TaskFile:
     splits: tuple[str, ...]
     """Split of each task."""
     labelled: str
-    """Column that decides the split; "" where the prompt does."""
+    """Column that decides the split; "" if the prompt's hash decides it."""
     only: str
     """Split that all rows name, or ""."""
     columns: Mapping[str, int]

@@ -11,7 +11,7 @@ from io import BytesIO
 from palaestra.envs.files.limits import ReadLimits, UnreadableFile
 
 _DEPTH = 4
-"""Deepest nesting of archives."""
+"""Maximum depth of nested archives."""
 _OFFICE = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"))
 
 

@@ -1,6 +1,6 @@
-"""Tells the kind of a file from its first bytes, because the suffix of a name may be wrong.
+"""Finds the kind of a file from its first bytes, because the suffix of a name may be wrong.
 
-`plain_text` tells kinds of text apart, and `archive` kinds of zip.
+`plain_text` distinguishes kinds of text, and `archive` kinds of zip.
 """
 
 _BEGINNINGS = (

@@ -1,7 +1,7 @@
 """Reads the lines of a file of any kind, in a process that can be killed, because files are not trusted.
 
-If a file needs too much time or memory, or ends the process, the agent is told so. Results are cached by the bytes of
-the file, because the episodes of a group read the same files. `place` finds the file, and `envs.core.window` chooses
+If reading needs too much time or memory, or ends the process, the agent gets an error. Results are cached by the bytes
+of the file, because the episodes of a group read the same files. `place` finds the file, and `envs.core.window` chooses
 the lines that are shown.
 """
 

@@ -265,7 +265,7 @@ class ByHand:
 
 
 def open_by_hand(env_id: str, options: Mapping[str, Any]) -> ByHand:
-    """Open any environment or game, ours or a foreign one."""
+    """Open any environment or game, palaestra's or a foreign one."""
     playable_options, seat = dict(options), None
     if is_game(env_id):
         seat = playable_options.pop("seat", None)

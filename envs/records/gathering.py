@@ -1,8 +1,8 @@
 """Records that belong together (one episode, or all seats of a game), and the machines to run them again.
 
-Each seat of a game has a record of its own. Only all of them are a game, because one seat hears what another said, and
-the rounds decide the rewards. If a record names a service (`palaestra.options`), the service is used only if the caller
-names it too. Left out: running the records (`replay`), and finding files (the command line).
+Each seat of a game has its own record. A game can be run only with all of them, because seats read each other's turns,
+and the rounds decide the rewards. If a record names a service (`palaestra.options`), the service is used only if the
+caller names it too. Left out: running the records (`replay`), and finding files (the command line).
 """
 
 import shlex

@@ -2,8 +2,8 @@
 
 A turn goes through the same parser, checks, clipping and reward as when it was played; results of tools and final
 states of toolkits are taken from the record. So an identical replay proves that the record is complete, that the
-environment has not changed, and that its reward depends on the Attempt alone. A reward that asks a judge asks again:
-that needs the judge, and is identical only if the judge answers the same.
+environment has not changed, and that its reward depends on the Attempt alone. A reward with a judge calls the judge
+again, so its replay is identical only if the judge answers the same.
 
 A game is run with all of its seats. If demonstrators played the other seats (`seat=NAME`), they play again, and their
 tools run: they depend only on task, seed and turn, unless the recorded seat changed a toolkit that they share. Left
@@ -24,7 +24,7 @@ from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status
 
 MAX_BY_RULE = 10_000
-"""Turns of demonstrators in a row: one that never lets another seat speak must not hang a replay."""
+"""Maximum turns of demonstrators in a row: one that never lets another seat act must not hang a replay."""
 _MAX_VALUE_CHARS = 200
 
 
@@ -199,8 +199,10 @@ def same(where: str, recorded: Any, replayed: Any) -> None:
 
 
 def _outcome(item: Prepared | Call, recorded: Call) -> Call:
-    """Return the recorded call if it matches the replayed one, else raise Difference. Old records hold only what the
-    agent wrote."""
+    """Return the recorded call if it matches the replayed one, else raise Difference.
+
+    Old records hold only the arguments that the agent wrote.
+    """
     if isinstance(item, Call):
         same("a refused call", recorded, item)
         return recorded

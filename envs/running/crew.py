@@ -17,9 +17,9 @@ from palaestra.envs.running.work import Work
 from palaestra.errors import Broken, UsageError
 
 MAX_LOST = 512
-"""Most threads that may hang for ever; with this many, no further jobs are accepted."""
+"""Maximum number of threads that may hang for ever; with this many, no further jobs are accepted."""
 _MOST_CALLED = 16
-"""Most threads that are being woken at once: several, so that a slow one does not delay all."""
+"""Maximum number of threads that are being woken at once: several, so that a slow one does not delay all."""
 
 
 class Crew:

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 HELD_SECONDS = 0.2
-"""Seconds that code may hold others up, unnamed."""
+"""Seconds for which code may delay other jobs before it is reported."""
 ADVICE = (
     "and every other episode waits for it; write @tool(blocking=True) above it, or make it an async def that awaits"
 )
 _GLANCE_SECONDS = 0.01
 _GLANCES = 12
-"""Number of glances in all of which code must stand still: in fewer it may only lack a processor."""
+"""Number of checks in a row in which code must make no progress; with fewer, it may only have lacked a processor."""
 _TWICE = 2
 """Number of slow calls before the warning: a single one may be a short pause of the machine."""
 

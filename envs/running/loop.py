@@ -21,9 +21,9 @@ from palaestra.envs.running.work import Work
 
 log = logging.getLogger("palaestra.envs")
 BLOCKED_SECONDS = 1.0
-"""Seconds after which a loop that does not move while a call is late is replaced, whatever blocks it."""
+"""Seconds after which a loop that is blocked while a call is late is replaced, whatever blocks it."""
 _LOOK_SECONDS = 0.1
-"""Seconds between two looks at the loop while there are jobs."""
+"""Seconds between two checks of the loop while there are jobs."""
 _IDLE_SECONDS = 5.0
 
 
@@ -73,7 +73,7 @@ class LoopThread:
                 work.task.get_loop().call_soon_threadsafe(work.task.cancel)
 
     def blocked(self) -> str:
-        """Return a text that says which job blocks the loop and for how long; "" if the loop moves."""
+        """Return a text that says which job blocks the loop and for how long; "" if none does."""
         seconds = time.monotonic() - self._rounds.busy_since
         if seconds < HELD_SECONDS:
             return ""
@@ -139,8 +139,7 @@ class LoopThread:
             inbox.settle(works)
 
     def _watch(self) -> None:
-        """Watch the loop from another thread: while there are jobs, check that it moves, and warn of a job that blocks
-        it."""
+        """Check from another thread, while there are jobs, that the loop is not blocked; warn of a blocking job."""
         while self.runs:
             if not self._alive:
                 self._busy.clear()

@@ -45,7 +45,7 @@ def serve(connection: socket.socket, request: dict[str, Any]) -> None:
     try:
         module, _, name = request["function"].partition(":")
         begin = getattr(importlib.import_module(module), name)(request["data"])
-    except BaseException as error:  # An author's module may even exit; the parent must be told, or it waits.
+    except BaseException as error:  # An author's module may even exit; without a message the parent would wait.
         connection.sendall(FAILED)
         write(connection, {"fault": f"{type(error).__name__}: {error}"})
         return

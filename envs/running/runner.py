@@ -21,7 +21,7 @@ from palaestra.errors import Broken, UsageError
 
 log = logging.getLogger("palaestra.envs")
 MAX_HELD_LOOPS = 8
-"""Most event loops that may be blocked for ever; with this many, no further one is started."""
+"""Maximum number of event loops that may be blocked for ever; with this many, no further one is started."""
 MAX_PROCESSES = 16
 
 

@@ -31,9 +31,9 @@ class WorkMode(StrEnum):
     """Place where a job runs."""
 
     INLINE = "inline"
-    """The caller's thread, for what only computes. Its timeout cannot be enforced."""
+    """The caller's thread, for work that only computes. Its timeout cannot be enforced."""
     ASYNC = "async"
-    """The event loop, beside all other jobs, for an `async def`."""
+    """The event loop, concurrently with other jobs, for an `async def`."""
     BLOCKING = "blocking"
     """A thread, for a plain function that waits."""
     PROCESS = "process"

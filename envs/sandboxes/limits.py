@@ -21,23 +21,23 @@ class Limits:
     seconds: float = 5.0
     """Wall time of one run in seconds, if the run does not set its own timeout."""
     cpu_seconds: float = 60.0
-    """CPU seconds of all processes of the session in one run. A run that uses more is killed."""
+    """Maximum CPU seconds of all processes of the session in one run. A run that uses more is killed."""
     memory_bytes: int = 512 * 2**20
-    """Memory of all processes of the session together, including files in the scratch folders."""
+    """Maximum memory of all processes of the session together, including files in the scratch folders."""
     processes: int = 32
-    """Processes and threads alive at once."""
+    """Maximum number of processes and threads alive at once."""
     file_bytes: int = 16 * 2**20
-    """Size of one file."""
+    """Maximum bytes of one file."""
     scratch_bytes: int = 64 * 2**20
-    """Total size of all files in the scratch folders."""
+    """Maximum bytes of all files in the scratch folders together."""
     scratch_files: int = 4096
-    """Number of files and folders in the scratch folders together."""
+    """Maximum number of files and folders in the scratch folders together."""
     output_bytes: int = 8192
     """Bytes to keep of each of stdout and stderr: half from the head, half from the tail."""
     code_bytes: int = 2**20
-    """Size of one program, and of its stdin."""
+    """Maximum bytes of one program, and of its stdin."""
     open_files: int = 256
-    """Open files of one process."""
+    """Maximum number of open files of one process."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

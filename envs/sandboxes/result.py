@@ -20,14 +20,14 @@ class Result:
     """Head and tail, with a line in the middle that says how much is missing; undecodable bytes are replaced."""
     stderr: str = ""
     value: str | None = None
-    """`repr` of the last expression, if the run asked for it and there was one; cut as stdout is, and to 64 KiB."""
+    """`repr` of the last expression, if the run requested it and there was one; cut like stdout, and to 64 KiB."""
     exit_code: int | None = 0
-    """None when a signal ended the process. In a session that continues: 1 after an uncaught exception, else 0; there
-    the program shares a process with the code that reports this field and `value`, so it could forge these two."""
+    """Exit code; None if a signal ended the process. In a session that continues: 1 after an uncaught exception, else
+    0. There the program shares a process with the code that reports this field and `value`, so it could forge both."""
     signal: int | None = None
     timed_out: bool = False
     oom: bool = False
-    """The kernel killed a process because of memory."""
+    """True if the kernel killed a process because of memory."""
     limit_hit: Limited = ""
     """Limit that ended the run or cut its output; the most severe one if there were several."""
     stdout_bytes: int = 0

@@ -11,7 +11,7 @@ from palaestra.envs.sandboxes.runner.wire import FrameError, FrameHead, FrameRea
 from palaestra.errors import Broken, UsageError
 
 SPARE_BYTES = 2**16
-"""Bytes of a reply's body beyond the limits: the line that says how much is missing, and names of files."""
+"""Bytes of a reply's body beyond the limits: for the line about missing output, and for names of files."""
 CLOSE = pack({"op": "close"})
 _RECEIVE_BYTES = 2**16
 

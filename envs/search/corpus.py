@@ -32,7 +32,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _BLANK_LINES = re.compile(r"[ \t\r\f\v]*\n\s*")
 _TAG = re.compile(r"<[^<>]*>")
 _NESTED = re.compile(rb"<(/?)(?!(?:p|li|td|th|tr|dd|dt|br|hr|img|input|meta|link|option)[\s/>])[a-zA-Z]", re.I)
-"""Tags that may stand in one another; the others end by themselves."""
+"""Tags that may be nested; all others end by themselves."""
 _DEPTH = 4000
 _HIDDEN = ["script", "style", "noscript", "template", "svg", "nav", "head", "iframe"]
 _HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))

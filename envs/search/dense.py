@@ -24,9 +24,9 @@ from palaestra.errors import MissingExtra, UsageError
 
 FLAT_VECTORS = 100_000
 _SAMPLE = 64
-"""Vectors for each list, from which the lists are learned."""
+"""Number of sample vectors per list, from which the lists are learned."""
 _ROWS = 1024
-"""Documents that are embedded before their vectors are written down."""
+"""Number of documents that are embedded before their vectors are saved."""
 
 
 class DenseIndex:

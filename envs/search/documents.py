@@ -19,9 +19,9 @@ from palaestra.errors import Broken, ToolError, UsageError
 
 Hashes = NDArray[np.uint64]
 PASSAGE_CHARS = 1000
-"""Most characters of a document in a hit."""
+"""Maximum characters of a document in a hit."""
 _BREAK = "\x1f"
-"""Between the parts of a document. Ids, titles and addresses hold none; a text may."""
+"""Separator between the parts of a document. Ids, titles and addresses cannot contain it; a text may."""
 
 
 def id_hash(id: str) -> int:

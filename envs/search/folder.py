@@ -32,7 +32,7 @@ class IndexFolder:
     skipped: int
     """Rows that could not be read."""
     dense: dict[str, Any] | None = None
-    """How its vectors were made, if it has any."""
+    """Settings with which its vectors were made; None if it has none."""
     format: int = FORMAT
 
 

@@ -1,9 +1,9 @@
 """Client of any search engine with HTTP and JSON: a mapping describes its requests and its answers.
 
-A first query is sent when the first episode begins. If then nobody answers, the key is refused or the answer has no
-results, this is a `UsageError`. Later, a failed request is repeated for `patience` seconds, then it is `Broken`. The
-key comes from an environment variable and is never shown. Left out: caching answers (`remembered`), and the mappings
-themselves (`mappings`).
+A first query is sent when the first episode begins. If there is no answer, the key is refused or the answer has no
+results, `UsageError` is raised. Later, a failed request is repeated for `patience` seconds, and then `Broken` is
+raised. The key comes from an environment variable and is never shown. Left out: caching answers (`remembered`), and the
+mappings themselves (`mappings`).
 """
 
 import asyncio
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES = 16 * 2**20
 TEXT_CHARS = 20_000
-"""Most characters of a result's text; the rest is cut off."""
+"""Maximum characters of a result's text; the rest is cut off."""
 CHECK_SECONDS = 10.0
-"""Seconds in which a server must answer the first question."""
+"""Seconds in which a server must answer the first query."""
 _FIRST_WAIT = 0.25
 _GRACE_SECONDS = 5.0
 _RETRIED = (408, 425, 429, 500, 502, 503, 504)

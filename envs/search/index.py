@@ -28,7 +28,7 @@ class Hit:
     text: str
     """A passage of the document, or all of it."""
     score: float
-    """Higher is better; comparable within one query alone."""
+    """Score of the hit: higher is better. Only scores of the same query can be compared."""
     url: str = ""
 
 

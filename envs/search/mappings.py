@@ -18,30 +18,31 @@ _PARTS = {"id", "title", "text", "url", "score"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A mapping: how to ask one kind of server, and how to read its answers."""
+    """A mapping: how to send queries to one kind of server, and how to read its answers."""
 
     path: str = ""
-    """Path behind the address."""
+    """Path after the server's address."""
     method: str = "POST"
-    """A GET sends `body` as parameters."""
+    """HTTP method; a GET sends `body` as parameters."""
     body: Any = None
-    """What is sent; where several queries go in one trip, "{each}" in it is the list of what stands for each."""
+    """Body of a request. If one request holds several queries, "{each}" in it is the list of the filled
+    `each` values."""
     each: Any = None
-    """What stands for one query where several go in one trip: a value, or a list of lines where `body` is None."""
+    """Template for one query, if a request holds several: a value, or a list of lines if `body` is None."""
     answers: str = ""
-    """Path to the list of answers, one for each query, where several go in one trip."""
+    """Path to the list of answers, one for each query, if a request holds several queries."""
     results: str = ""
-    """Path to the list of results, from an answer."""
+    """Path to the list of results, within an answer."""
     hit: Mapping[str, Path] = field(default_factory=dict)
-    """Paths to id, title, text, url and score, from a result."""
+    """Paths to id, title, text, url and score, within a result."""
     get: str = ""
-    """Path behind the address at which a document lies by its "{id}"; none where the server gives no documents."""
+    """Path after the server's address of a document, by its "{id}"; empty if the server returns no documents."""
     got: str = ""
-    """Path to the document in that answer, which has the form of a result."""
+    """Path to the document in that answer; the document has the form of a result."""
     key_header: str = "Authorization"
-    """The header in which the key is sent; Authorization sends it as a Bearer token."""
+    """Name of the header that sends the key; Authorization sends it as a Bearer token."""
     max_results: int = 100
-    """Most results that a server gives."""
+    """Maximum number of results that a server returns."""
 
     @property
     def batch(self) -> int:
@@ -84,7 +85,8 @@ MAPPINGS: Mapping[str, Form] = {
         get="/points/{id}", got="result", key_header="api-key",
     ),
 }  # fmt: skip
-"""Elasticsearch (or OpenSearch) is given with its index in the address, Qdrant with its collection."""
+"""Mappings by name. The address of Elasticsearch (or OpenSearch) must include the index, that of Qdrant the
+collection."""
 
 
 def form_of(mapping: "str | Form | Mapping[str, Any]") -> Form:

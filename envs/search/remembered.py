@@ -1,8 +1,7 @@
-"""A cache for any index, because the episodes of a group ask the same questions again and again.
+"""A cache for any index, because the episodes of a group send the same queries repeatedly.
 
-An answer is cached by (version of the index, query, k). If several callers ask a server the same question at once, it
-is sent once. Questions that come together are sent in one request, if the server takes several. Left out: a cache on
-disk.
+An answer is cached by (version of the index, query, k). If several callers send a server the same query at once, it is
+sent once. Queries that come together are sent in one request, if the server takes several. Left out: a cache on disk.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from palaestra.envs.search.index import Document, Hit, Index
 
 ENTRIES = 4096
 CHARS = 64_000_000
-"""Most characters in the cache; the least recently used answers are dropped first."""
+"""Maximum characters in the cache; the least recently used answers are dropped first."""
 GATHER_SECONDS = 0.002
 """Seconds in which questions to a server that takes several at once are gathered."""
 Key = tuple[str, str, int]

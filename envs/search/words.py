@@ -7,7 +7,7 @@ each letter counts as a word.
 import re
 
 MAX_WORDS = 64
-"""Most different words of a query that are searched for."""
+"""Maximum number of different words of a query that are searched for."""
 _STOP_WORDS = (
     "a about above after again all also am an and any are as at be because been before being below between "
     "both but by can could did do does doing don down during each either else ever few for from further had "
@@ -21,9 +21,9 @@ _STOPS = frozenset(_STOP_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]")
 _SCANNED = 200_000
-"""Characters of a text that are searched for the best part."""
+"""Maximum characters of a text that are searched for the best part."""
 _PLACES = 64
-"""Most positions of one word that are compared."""
+"""Maximum number of positions of one word that are compared."""
 
 
 def spaced(text: str) -> str:

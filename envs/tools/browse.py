@@ -28,7 +28,7 @@ from palaestra.errors import ToolError
 DEADLINE = 900.0
 """Outer timeout of a call, in seconds; the call itself keeps to `call_seconds`."""
 _LONGEST = 2000
-"""Most characters of a question; the rest is cut off."""
+"""Maximum characters of a question; the rest is cut off."""
 _WORD = re.compile(r"\w+")
 _TURNS = re.compile(r"<(?=[|｜/\w])|\[(?=/?INST\])")
 """Matches where a chat turn or another special token may begin."""
@@ -48,15 +48,15 @@ class Browse(BrowserToolkit):
 
     call_seconds = 180.0
     page_seconds: float = 30.0
-    """Seconds of a call that fetching the page may take."""
+    """Maximum seconds of a call for fetching the page."""
     model: EndpointConfig | None = None
     """The model that reads the pages; without one, a window of the page is shown."""
     part_tokens: int = 6000
-    """About how much of a page the model reads at once."""
+    """Approximate number of tokens of a page that the model reads at once."""
     max_parts: int = 8
-    """Parts of a long page that are read."""
+    """Maximum number of parts of a long page that are read."""
     max_tokens: int = 2048
-    """Most tokens of an answer of the model."""
+    """Maximum tokens of an answer of the model."""
 
     def __init__(self, browser: Where = "text", model: EndpointConfig | None = None) -> None:
         """`model` replaces the model of the class."""

@@ -30,7 +30,7 @@ from palaestra.errors import Broken, ToolError
 START_SECONDS = 60.0
 """Seconds that the outer timeout leaves beyond the time of a call, so that no page exceeds it."""
 MAX_URL = 300
-"""Most characters of an address that are shown."""
+"""Maximum characters of an address that are shown."""
 PageAction = Callable[[BrowserSession, float], Awaitable[Page]]
 
 
@@ -44,7 +44,7 @@ class BrowserToolkit(BudgetedToolkit):
     """Base of toolkits on a browser. Settings are class attributes: a subclass changes them."""
 
     window_tokens: int = 1024
-    """About how much is shown at a time."""
+    """Approximate number of tokens that are shown at a time."""
 
     served: Mapping[str, Site]
     """The sites of the running episode, by host; `final` reads them."""

@@ -18,7 +18,7 @@ from palaestra.errors import ToolError
 
 MAX_CHARS = 20_000
 MAX_CALLS = 10
-"""Most calls in one string."""
+"""Maximum number of calls in one string."""
 
 
 class _OneTool:

@@ -31,11 +31,11 @@ class BudgetedToolkit(Toolkit):
     """
 
     call_seconds: float = 30.0
-    """Seconds that one call may take."""
+    """Maximum seconds of one call."""
     max_calls: int | None = None
-    """Calls that are run in an episode."""
+    """Maximum number of calls in an episode; further ones are refused. None: no limit."""
     max_seconds: float | None = None
-    """Seconds that the calls of an episode may take together."""
+    """Maximum seconds of all calls of an episode together. None: no limit."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -1,8 +1,8 @@
-"""Tools of an MCP server as a toolkit: a program that we start (stdio) or an address (streamable HTTP).
+"""Tools of an MCP server as a toolkit: a program that palaestra starts (stdio) or an address (streamable HTTP).
 
     toolkits = (tools_from_mcp(["npx", "-y", "@modelcontextprotocol/server-everything"], allow=("echo", "add")),)
 
-The server is asked once for its tools, when an environment opens. Agents see the tools' schemas unchanged; `mcp_schema`
+The list of tools is requested once, when an environment opens. Agents see the tools' schemas unchanged; `mcp_schema`
 checks arguments by them. Each episode has its own connection, which its first call opens, so a server's program keeps
 the state of one episode; `shared=True` is for servers without state. Left out: resources, prompts, and questions that a
 server asks its client.
@@ -185,7 +185,7 @@ _failures: dict[McpServer, tuple[float, str]] = {}
 
 @cache
 def _list_tools(server: McpServer) -> Mapping[str, Any]:
-    """Ask the server for its tools and return them by name. Each process asks once."""
+    """Request the list of the server's tools, once per process, and return them by name."""
     if find_spec("mcp") is None:
         raise MissingExtra("mcp", "mcp", "tools of an MCP server")
     session = McpSession(server, stateful=True)

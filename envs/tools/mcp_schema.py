@@ -15,9 +15,9 @@ from typing import Any
 from palaestra.errors import ToolError, UsageError
 
 MAX_CHARS = 100_000
-"""Characters of a tool's schema as JSON; a model has to read all of them."""
+"""Maximum characters of a tool's schema as JSON; a model has to read all of them."""
 MAX_STEPS = 20_000
-"""Comparisons of one check, which take a fraction of a second."""
+"""Maximum number of comparisons in one check, which take a fraction of a second."""
 _SHOWN_FAULTS = 5
 _FORMS = ("anyOf", "oneOf", "allOf")
 _NAMED = ("properties", "$defs", "definitions")

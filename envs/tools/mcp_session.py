@@ -25,7 +25,7 @@ from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.errors import Broken, ToolError, UsageError
 
 START_SECONDS = 30.0
-"""Timeout of a server's start, and of the list of its tools."""
+"""Timeout of a server's start and of the list of its tools, in seconds."""
 CLOSE_SECONDS = 8.0
 GRACE_SECONDS = 5.0
 """Seconds of our timeout beyond that of the SDK."""

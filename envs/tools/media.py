@@ -28,7 +28,7 @@ from palaestra.errors import ToolError, UsageError
 DEADLINE = 600.0
 """Outer timeout of a call, in seconds; `call_seconds` is that of the model."""
 _LONGEST = 4000
-"""Most characters of a question; the rest is cut off."""
+"""Maximum characters of a question; the rest is cut off."""
 _DESCRIBE = "Describe this image, with every text in it."
 _TRANSCRIBE = "Write down what is said in this recording, word by word, and nothing else."
 
@@ -40,9 +40,9 @@ class MediaToolkit(TaskFiles):
     model: EndpointConfig | None = None
     """The model; a toolkit without one is refused."""
     max_bytes: int = 20 * 2**20
-    """Bytes of the largest file that is sent."""
+    """Maximum bytes of a file that is sent."""
     max_tokens: int = 2048
-    """Most tokens of an answer."""
+    """Maximum tokens of an answer."""
     window_tokens: int = 1024
     """Tokens of an answer that are shown at once."""
 

@@ -44,11 +44,11 @@ class SandboxedToolkit(BudgetedToolkit):
     limits: Limits = Limits()
     """Limits of a session; `limits.seconds` is the time of one call."""
     stateful: bool = True
-    """One session an episode. False runs each call in a fresh place."""
+    """True for one session per episode; False runs each call in a new session."""
     keeps_variables: bool = False
-    """A session's later runs find the variables of earlier ones, not only their files."""
+    """True if later runs of a session see the variables of earlier ones, not only their files."""
     require: Sequence[str] = ()
-    """Guards without which no episode begins (`Capabilities` lists them)."""
+    """Guards that the sandbox must have, or no episode begins (`Capabilities` lists them)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -82,8 +82,8 @@ class SandboxedToolkit(BudgetedToolkit):
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Open the sandbox; a session starts with the first call.
 
-        `files` is called here and not in the first call, because an error in it is no reply to an agent, and it may be
-        slow.
+        `files` is called here and not in the first call, because an error in it must not become a reply to the agent,
+        and it may be slow.
         """
         self._begin(check_files(self.files(task), type(self).__name__, self.limits), BudgetUsage(), None)
 
@@ -126,7 +126,7 @@ class SandboxedToolkit(BudgetedToolkit):
                     result = await self._open_sandbox().arun_once(
                         program, files=self._files, timeout=seconds, show_last=show_last, limits=self.limits
                     )
-            except UsageError as error:  # It speaks of settings, which no agent can choose.
+            except UsageError as error:  # It is about settings, which no agent can choose.
                 raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
         self.count(result.duration_s)
         return reply(result, self.limits, seconds, variables=self.stateful and self.keeps_variables)

@@ -56,15 +56,15 @@ class Search(BudgetedToolkit):
     """Searches an index. A subclass changes settings: `class Mine(Search): max_calls = 4`."""
 
     most_results: int = 10
-    """Most results of one search, whatever the agent asks for."""
+    """Maximum number of results of one search, whatever number the agent requests."""
     snippet_chars: int = 400
-    """Characters of each result that are shown."""
+    """Maximum characters of each result that are shown."""
     window_tokens: int = 1024
     """Tokens of an open document that are shown at once."""
     query_chars: int = 2000
-    """Characters of the longest query."""
+    """Maximum characters of a query."""
     document_chars: int = 400_000
-    """Characters of a document that can be read."""
+    """Maximum characters of a document that can be read."""
 
     _hits: dict[str, Hit]
     """Documents in the results of the episode, by id, in the order of their numbers."""
@@ -180,7 +180,7 @@ class Search(BudgetedToolkit):
                     return await work()
                 async with asyncio.timeout(seconds):
                     return await work()
-            except UsageError as error:  # It speaks of settings, which no agent can choose.
+            except UsageError as error:  # It is about settings, which no agent can choose.
                 raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
             except TimeoutError:
                 raise self.late(seconds, "the search", self.index.trouble) from None

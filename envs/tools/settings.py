@@ -16,7 +16,7 @@ from palaestra.envs.sandboxes.runner.files import DEPTH, NAME_BYTES
 from palaestra.errors import EnvironmentDefect, UsageError
 
 _ALIKE = 0.8
-"""Names that are as much alike as `max_call` and `max_calls` are taken for one another."""
+"""Similarity above which a name counts as a misspelt setting, such as `max_call` for `max_calls`."""
 
 
 def check_budgets(kit: Any) -> None:

@@ -17,7 +17,7 @@ class Shell(SandboxedToolkit):
     interpreter: tuple[str, ...] = ("/bin/sh", "-c")
     """Program and arguments to which a command is added as the last argument."""
     longest: int = 100_000
-    """Most bytes of a command: the kernel takes 128 KiB for one argument."""
+    """Maximum bytes of a command: the kernel takes 128 KiB for one argument."""
 
     @tool
     async def shell(self, command: str) -> str:

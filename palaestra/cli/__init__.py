@@ -61,7 +61,7 @@ GROUPS = {
     },
     "serving": {f"serve {name}": text for name, text in SERVICES.items()},
 }
-"""The commands by what they are for, as `palaestra --help` shows them."""
+"""Commands and their descriptions, by group, as `palaestra --help` shows them."""
 COMMANDS = tuple(dict.fromkeys(name.partition(" ")[0] for group in GROUPS.values() for name in group))
 HELP = ("--help", "-h", "help")
 _MODULES = {"list": "palaestra.cli.listing"}  # A module called list would hide Python's own from this package.

@@ -1,4 +1,4 @@
-"""`palaestra analyse RUN...`: compare the figures of runs and files of episodes in a table, a plot or JSON."""
+"""`palaestra analyse RUN...`: compare the metrics of runs and episode files in a table, a plot or JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,21 +51,21 @@ _MEANING = (
     "less 1st: beside the first column, paired by seed"
 )
 _LISTED, _LETTERS = 5, 60
-"""Maximum number of listed episodes with a contradicting judge, and of characters of their questions."""
+"""Maximum number of listed episodes in which judge and outcome contradict, and of characters of a question."""
 _NARROWEST, _ABSENT = 13, "-"
 """Minimum characters of a column, and the text of a missing figure."""
 
 
 @dataclass(frozen=True)
 class AnalyseOptions(Reported):
-    """Show runs, folders of runs and files of episodes in figures, side by side: success, entropy, clipping, use of
-    tools, lengths. Runs that differ in their seed alone are one column, with 95 % intervals over seeds.
+    """Show the metrics of runs, folders of runs and episode files side by side: success, entropy, clipping, use of
+    tools, lengths. Runs that differ only in their seed are one column, with 95 % intervals over seeds.
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Runs' folders, folders of such folders (a sweep's), or files of episodes, of eval --save or collect."""
+    """Run folders, folders of run folders (such as a sweep), or episode files, written by eval --save or collect."""
     plot: Path | None = None
-    """Draw the curves of the runs here: a .png, .svg or .pdf."""
+    """File for a plot of the runs' curves: a .png, .svg or .pdf."""
 
     def __post_init__(self) -> None:
         if self.plot is not None:

@@ -25,12 +25,12 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class AuditOptions(AllowsCode):
-    """Check the records of a run of GRPO: masks, turns, groups, advantages, versions, rewards, figures."""
+    """Check the records of a run of GRPO: masks, turns, groups, advantages, versions, rewards, metrics."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """The run's folder."""
+    """Folder of the run."""
     rescore: bool = True
-    """Compute the environment's rewards anew too. Those of programs run in the sandbox again."""
+    """Also compute the environment's rewards again. Rewards that run programs run them in the sandbox again."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
 """Report an error of an author's code in one sentence: its line, what it says, and the task.
 
-A traceback through palaestra's own frames tells an author nothing. Left out: errors of palaestra itself, which keep
+A traceback through palaestra's own frames does not help an author. Left out: errors of palaestra itself, which keep
 their traceback.
 """
 

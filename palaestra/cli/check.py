@@ -26,12 +26,11 @@ class CheckOptions(Reported):
     ids: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[ENV-ID ...]", help_behavior_hint="")
     ] = ()
-    """Environments to check, or games, such as two-hop or my_module:me/Mine-v0; all registered ones when none is
-    named."""
+    """Environments to check, or games, such as two-hop or my_module:me/Mine-v0; by default all registered ones."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """All registered ones, beside those that are named."""
+    """Check all registered environments, in addition to those that are named."""
     env_options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()
-    """KEY=VALUE for the environments that are named: tasks=problems.jsonl, or what their classes take."""
+    """KEY=VALUE options for the environments that are named: tasks=problems.jsonl, or any option of their classes."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,7 +57,7 @@ def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
             absent.append(env_id)
             _show("skip", f"not installed  {lacking}", console)
             continue
-        # What failed stands last: nobody scrolls for it.
+        # Failures are printed last, where they are seen without scrolling.
         for finding in sorted(findings, key=lambda one: not one.passed):
             failed += not finding.passed
             outcome = "FAIL" if not finding.passed else "skip" if finding.skipped else "ok"

@@ -34,25 +34,26 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CollectOptions(RolloutOptions):
-    """Let a teacher play, and keep its best episodes.
+    """Let a teacher play, and keep its best episodes. Every episode is written to FILE.played.jsonl as it ends.
 
-    Every episode is written to FILE.played.jsonl as it ends. The same command again plays only what is missing there,
-    what was BROKEN among it, and chooses anew: more --tasks or --samples, and another choice, may be asked for.
+    The same command again plays only the episodes that are missing there or were BROKEN, and selects again. It may ask
+    for more --tasks or --samples, or for another selection.
     """
 
     top_k: int | None = None
-    """Keep only so many of each source (`source` or `data_source` of a task, else the environment): those of the
-    highest score, the shorter of equal ones."""
+    """Maximum number of episodes to keep of each source (`source` or `data_source` of a task, else the environment):
+    those with the highest score; of equal scores, the shorter episode."""
     score: str | None = None
-    """What --top-k goes by: `reward`, which is the default, `calls-worked` for the share of calls that worked, `short`
-    for few tokens, or a function `module:name` that gives an Episode a number."""
+    """Score for --top-k: `reward` (the default), `calls-worked` for the share of calls that worked, `short` for few
+    tokens, or a function `module:name` that returns a number for an Episode."""
     stitch: str | None = None
-    """Play written solutions in place of an agent, with calls put in where they compute: a key of the tasks' data, a
-    function `module:name` of a Task, or a file of episodes without calls. What comes out is marked as synthetic."""
+    """Play written solutions instead of an agent, with tool calls inserted where a solution computes something. The
+    solutions are a key of the tasks' data, a function `module:name` of a Task, or a file of episodes without calls. The
+    new episodes are marked as synthetic."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        select((), top_k=self.top_k)  # Refuses what it cannot choose by.
+        select((), top_k=self.top_k)  # Raises an error for an invalid number.
         if self.score is not None and self.top_k is None:
             raise UsageError(f"--score {self.score} orders the episodes of a source; say with --top-k how many to keep")
         if self.stitch is not None and self.agent != AgentOptions():

@@ -24,17 +24,18 @@ from palaestra.trainers.data.curation import OUTCOMES, curate, histogram, shares
 
 @dataclass(frozen=True, kw_only=True)
 class CurateOptions(RolloutOptions):
-    """Let a model play each task several times, and keep the tasks that it solves now and then.
+    """Let a model play each task several times, and keep the tasks that it solves sometimes but not always.
 
-    The same command again plays only what is missing in FILE.played.jsonl. For a newer policy name another --out.
+    The same command again plays only what is missing in FILE.played.jsonl. For a newer policy use another --out.
     """
 
     SUFFIX: ClassVar[str] = ".json"
 
     samples: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 8
-    """Episodes a task: a pass rate is told in steps of one of them."""
+    """Episodes per task: the k of the pass rate, which is a multiple of 1/k."""
     target: tuple[str, ...] = ()
-    """Keep as many as fit this histogram: hard=1 medium=2 easy=1, or another model's curated file, whose own it is."""
+    """Keep as many tasks as fit this histogram: hard=1 medium=2 easy=1, or another model's curated file, to use its
+    histogram."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +52,7 @@ class CurateOptions(RolloutOptions):
         if not self.target:
             return None
         weights: dict[str, Any] = from_pairs(self.target, "target")
-        shares(weights)  # Refuses what is none.
+        shares(weights)  # Raises an error if it is not a histogram.
         return weights
 
 

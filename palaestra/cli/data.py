@@ -41,18 +41,18 @@ MARGIN = 10
 
 @dataclass(frozen=True)
 class DataOptions(Reported):
-    """Look at a file of tasks, or find the rows that are wrong.
+    """Show a file of tasks, or find the rows that are wrong.
 
-    Read are .jsonl, .json (a list), .csv and .parquet files with the columns prompt and answer, or those of TRL, verl
-    and SkyRL. The same file is played with gymnasium.make(ID, tasks=FILE), and the whole of it with split="all".
+    The file is .jsonl, .json (a list), .csv or .parquet, with the columns prompt and answer, or those of TRL, verl and
+    SkyRL. gymnasium.make(ID, tasks=FILE) plays the same file, and with split="all" the whole of it.
     """
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """The file of tasks."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV-ID")] = None
-    """Open its first tasks in this environment, to see whether a column is missing."""
+    """Open the file's first tasks in this environment, to see whether a column is missing."""
     env_options: tuple[str, ...] = ()
-    """KEY=VALUE for that environment, beside the file, such as search=FOLDER."""
+    """KEY=VALUE options for the environment of --env, such as search=FOLDER."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -114,7 +114,7 @@ def _read_by(env_id: str, path: str, others: Mapping[str, Any]) -> TaskFile:
     tasks = [(task, split) for split, tasks in tasks_by_split.items() for task in tasks]
     try:
         plain = read_tasks(path)
-    except TaskFileError:  # Columns of its makers, which the environment alone knows.
+    except TaskFileError:  # Published columns, which only the environment knows.
         columns = Counter(name for task, _ in tasks for name in task.data)
         plain = TaskFile(path, (), (), labelled="", only="", columns=columns, read_as={})
     return replace(plain, tasks=tuple(task for task, _ in tasks), splits=tuple(split for _, split in tasks))
@@ -151,7 +151,7 @@ def _line(name: str, text: str) -> None:
 
 
 def _source(file: TaskFile, part: str, source: str, count: int) -> str:
-    """Return in words where a part of the tasks comes from, with the number of rows if it is not from there in all."""
+    """Return the source of a part of the tasks as text, with the number of rows if some rows lack it."""
     if part == "split" and not file.labelled:
         description = "all rows say train: " if source else "no column: "
         description += "about one prompt in five is held out, by its hash"

@@ -72,7 +72,7 @@ class PlayConsole:
             self._say(f"tools: {', '.join(self._tools())}", style="dim")
 
     def load(self, path: Path, number: int) -> None:
-        """Load an episode of a file, as it ended, and show it; in a game with its other seats. `number` begins at 1."""
+        """Load a recorded episode, or game with all its seats, and show it as it ended. `number` counts from 1."""
         gathering, description, env_id = GameCollector(), f"episode {number} of {path}", self.hand.env_id
         for place, record in enumerate(read(path), start=1):
             if place == number and record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
@@ -99,7 +99,7 @@ class PlayConsole:
         self._commands[name](argument.strip())
         return True
 
-    # The questions.
+    # Commands: `_do_NAME` runs /NAME.
 
     def _do_help(self, argument: str) -> None:
         self._say(HELP)
@@ -193,7 +193,7 @@ class PlayConsole:
         closed = "" if self.hand.ended else " as if it had been closed here"
         self._say(f"{what}added to {argument}{closed}", style="dim")
 
-    # Inside.
+    # Private methods.
 
     def _turn(self, text: str, echo: bool) -> None:
         if echo:

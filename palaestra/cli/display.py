@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # Every command prints; those that train alone need the setti
     from palaestra.trainers.run.progress import OnProgress, Progress
 
 _PLAIN_LINES = 10
-"""How many lines a stage prints where there is no terminal."""
+"""Number of lines that a stage prints if there is no terminal."""
 _LIVE_ALONE = ("held-out",)
-"""Stages that come again and again, and end in a note of their own."""
+"""Stages that occur many times in a run, and whose end is reported by a note."""
 _DAY, _LONGEST = 86_400, 1e9
 _LEAST_CUT = 0.1
 """Share of episodes cut by a length limit above which a line shows it."""
@@ -80,7 +80,7 @@ def display() -> "Iterator[OnProgress]":
 def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
     """Return the pace of a stage since this process first saw it: a resumed run did earlier steps in another one."""
     pace = paces.get(progress.stage)
-    if pace is None or progress.step <= pace.first:  # A stage that comes again begins anew.
+    if pace is None or progress.step <= pace.first:  # A repeated stage gets a new pace.
         step_seconds = progress.metrics.get("step_time")
         now = time.perf_counter()
         pace = _Pace(progress.step, now) if step_seconds is None else _Pace(progress.step - 1, now - step_seconds)

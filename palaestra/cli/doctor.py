@@ -22,7 +22,7 @@ from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 
 _DRIVER = "; look at the GPU's driver (CUDA_VISIBLE_DEVICES= hides it), or pip install --force-reinstall torch"
-# It ends by itself, even if we are killed: an alarm nobody handles.
+# The child ends by itself, even if its parent is killed: no handler stops this alarm.
 _CHILD = """
 import dataclasses, json, signal
 signal.alarm({seconds})
@@ -69,7 +69,7 @@ CHECKS: tuple[tuple[str, Check, bool], ...] = (
     (machine.LOCAL, InChild(machine.local_sandbox_findings, 30.0), False),
     (machine.DOCKER, InChild(machine.docker_findings, 15.0), False),
 )
-"""What each checks, the check, and whether the basic path needs it to end well."""
+"""Topic of each check, the check, and whether the basic path needs it to pass."""
 
 
 def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFinding]:
@@ -77,7 +77,7 @@ def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFindin
     findings: list[DoctorFinding] = []
     try:
         findings.extend(check())
-    except (Exception, SystemExit) as error:  # Whatever a strange machine does to one check.
+    except (Exception, SystemExit) as error:  # A check may raise any error on an unusual machine.
         text = f"could not be looked at: {reason(error)}"
         findings.append(DoctorFinding(about, text, "broken" if vital else "warning", vital=vital))
     return findings
@@ -85,15 +85,15 @@ def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFindin
 
 @dataclass(frozen=True)
 class DoctorOptions(Reported):
-    """Say what is installed and what works here; with a model, whether it can be trained.
+    """Report what is installed and works here; with a model, also whether it can be trained.
 
-    With any options of `palaestra train` behind the model, also what memory that run needs, and whether it fits.
+    With options of `palaestra train` after the model, also report how much memory that run needs, and whether it fits.
     """
 
     model: Annotated[str | None, tyro.conf.Positional] = None
-    """A model's folder or hub name, or `tiny`; without it the machine is looked at."""
+    """Folder or hub name of a model, or `tiny`; without a model the machine is checked."""
     gpu: float | None = None
-    """Ask for an empty GPU of so many GB, in place of the device at hand."""
+    """Assume an empty GPU with this many GB, instead of the device of this machine."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -45,18 +45,18 @@ class EvalOptions(EpisodeOptions):
     """Another agent, named as for --model, that plays the same tasks; the difference is tested, paired by task. With
     --base-url it is another model of that server, unless it is `demonstrator` or a folder."""
     critic: tuple[str, ...] = ()
-    """Servers of a reward model, up to and without `/chat/completions`. It writes a critique of each attempt, the agent
-    reads it and tries again, and both attempts are measured (Reagent-C)."""
+    """Base URLs of the servers of a reward model, without `/chat/completions`. It writes a critique of each attempt,
+    the agent reads it and tries again, and both attempts are measured (Reagent-C)."""
     critic_model: str = "rrm"
-    """Its name there, as `palaestra serve rrm --served-as` says it."""
+    """Name of the reward model on its servers: `--served-as` of `palaestra serve rrm`."""
     greedy: bool = False
-    """Play each task once more with the likeliest tokens, and show that beside the sampled figures."""
+    """Play each task once more with greedy decoding, and show the results beside the sampled ones."""
     split: Split = "eval"
     """Tasks to play; `all` is the whole of a file, for a test that was published as one."""
     slots: int = 96
-    """Episodes played at once."""
+    """Number of episodes played at once."""
     seats: tuple[str, ...] = ()
-    """In a game of several seats, those that the agent plays and that are measured; all by default."""
+    """In a game, the seats that the agent plays and that are measured; all by default."""
     others: str = DEMONSTRATOR
     """Who plays the other seats: `demonstrator` for the game's own script, or a model's folder or hub name."""
     save: Path | None = None

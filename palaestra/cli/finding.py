@@ -25,7 +25,7 @@ class DoctorFinding:
     """`missing` and `broken` differ in what helps: installing it, or repairing it."""
     remedy: str = ""
     vital: bool = False
-    """True if the answer of the whole command is no unless this is fine."""
+    """True if the whole command fails when this finding is `missing` or `broken`."""
 
     @property
     def fatal(self) -> bool:

@@ -78,7 +78,7 @@ def resolve(text: str) -> str:
             raise UsageError(f"{text!r}: {module!r} is a file; go to its folder and write {name}:{env_id}")
         import_allowed([module])
     short = short_names()
-    short |= {full_id.removeprefix("palaestra/"): full_id for full_id in short.values()}  # As README's table has them.
+    short |= {full_id.removeprefix("palaestra/"): full_id for full_id in short.values()}  # README's spelling.
     plain = {re.sub("[-_]", "", name).lower(): full_id for name, full_id in short.items()}
     if env_id not in gymnasium.registry:
         env_id = plain.get(re.sub("[-_]", "", env_id).lower(), env_id)

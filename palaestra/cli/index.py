@@ -26,7 +26,7 @@ _SHOWN_FAULTS = 5
 
 @dataclass(frozen=True)
 class IndexBuildOptions:
-    """Make an index of a corpus. The same command again goes on with one that was interrupted."""
+    """Make an index of a corpus. The same command again continues an interrupted build."""
 
     corpus: Annotated[Path, tyro.conf.Positional]
     """A .jsonl, .json, .csv or .parquet file, or a folder of those or of HTML and text files."""
@@ -34,7 +34,7 @@ class IndexBuildOptions:
     """The folder of the index, which must not exist yet."""
     columns: tyro.conf.OmitArgPrefixes[Columns] = field(default_factory=Columns)
     dense: str | None = None
-    """Folder or hub name of an embedding model: search by meaning, beside words."""
+    """Folder or hub name of an embedding model: search by meaning, in addition to words."""
     query_prefix: str = ""
     """Text that the model needs before a query: "query: " for e5."""
     passage_prefix: str = ""
@@ -48,18 +48,18 @@ class IndexShowOptions:
     """Show the contents of an index."""
 
     path: Annotated[Path, tyro.conf.Positional]
-    """Its folder."""
+    """Folder of the index."""
 
 
 @dataclass(frozen=True)
 class IndexSearchOptions:
-    """Ask an index by hand."""
+    """Search an index by hand."""
 
     path: Annotated[str, tyro.conf.Positional]
-    """Its folder, or the address of a server."""
+    """Folder of the index, or the address of a server."""
     query: Annotated[str, tyro.conf.Positional]
     topn: int = 5
-    """How many results."""
+    """Number of results."""
     engine: Literal["embedded", "dense", "hybrid"] = "embedded"
     """Search by words, by meaning, or by both."""
 

@@ -34,9 +34,9 @@ from palaestra.trainers.run.atomic_files import write_text
 
 JUDGE = "palaestra/Judge-v0"
 _HELD_OUT = 5
-"""One task in so many is for measuring, with all of its episodes."""
+"""One of this many tasks is for measuring, with all its episodes."""
 _PEERS = 16
-"""Other episodes of a task that a score is compared with, at most."""
+"""Maximum number of other episodes of a task with which a score is compared."""
 Label = dict[str, Any]
 
 
@@ -49,12 +49,12 @@ class JudgeOptions(Reported):
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """File for the labels, LABELS.jsonl."""
     teacher: tuple[str, ...] = ()
-    """Servers of a model that judges, up to and without `/chat/completions`; without one a rule judges, which knows the
-    outcome and counts calls that failed or came twice."""
+    """Base URLs of the servers of a model that judges, without `/chat/completions`. If there is none, a rule judges: it
+    knows the outcome, and counts calls that failed or were repeated."""
     teacher_model: str = "rrm"
-    """Its name there."""
+    """Name of the model on these servers."""
     read_chars: int = 48_000
-    """Characters of an episode that a judge is shown."""
+    """Maximum characters of an episode that a judge is shown."""
 
     def __post_init__(self) -> None:
         if self.out.suffix != ".jsonl":
@@ -137,7 +137,7 @@ def _judge_by_rule(episode: Episode) -> Verdict:
 
 
 def _request_verdicts(options: JudgeOptions, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
-    """Return a teacher's verdicts by label id. The next call of the command asks again about those without one."""
+    """Return a teacher's verdicts by label id. If some are missing, the same command requests them again."""
     from palaestra.trainers.reward.reward_model import ReasoningReward
 
     settings = ReasoningReward(options.teacher, options.teacher_model, read_chars=options.read_chars)

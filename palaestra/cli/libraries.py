@@ -45,7 +45,7 @@ PURPOSES = {
 _MODULES = {"faiss-cpu": "faiss", "python-docx": "docx", "python-pptx": "pptx", "pytest-xdist": "xdist"}
 """Modules with another name than their library."""
 BASIC_EXTRA = "train"
-"""The extra without which no agent is trained."""
+"""The extra that training needs."""
 
 
 def library_findings() -> Iterator[DoctorFinding]:
@@ -69,9 +69,9 @@ def library_findings() -> Iterator[DoctorFinding]:
     requirements = [Requirement(line) for line in metadata.requires("palaestra") or ()]
     printed: set[str] = set()
     for extra in ("", *(about.get_all("Provides-Extra") or ())):
-        # An extra may name palaestra's own extras, which stand here themselves.
+        # An extra may contain other extras of palaestra, which have their own turn in this loop.
         lines = [_library(need, extra) for need in requirements if need.name != "palaestra" and _brings(extra, need)]
-        if extra != "dev":  # Its dozen lines would bury the others.
+        if extra != "dev":  # Its dozen lines would hide the others.
             yield from (line for line in lines if line.about not in printed)
             printed |= {line.about for line in lines}
         if extra:
@@ -113,5 +113,5 @@ def findable(library: str) -> bool:
     module = _MODULES.get(library, library.replace("-", "_").lower())
     try:
         return util.find_spec(module) is not None
-    except (ImportError, ValueError, AttributeError):  # Import hooks answer in their own ways.
+    except (ImportError, ValueError, AttributeError):  # Import hooks may raise any of these.
         return False

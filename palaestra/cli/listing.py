@@ -18,7 +18,7 @@ from palaestra.registry import author_class, games, is_game, registered, registe
 _UNKNOWN = "?"
 """Stands for the tools of an environment that cannot be opened."""
 BESIDE = 52
-"""Columns that a table needs beside the longest id; where there are fewer, each environment is a paragraph."""
+"""Columns that a table needs in addition to the longest id; if there are fewer, each environment is a paragraph."""
 
 
 @dataclass(frozen=True)

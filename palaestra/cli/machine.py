@@ -32,7 +32,7 @@ def torch_findings() -> Iterator[DoctorFinding]:
     for name in _TRAINING:
         try:
             import_module(name)
-        except Exception as error:  # A library that is half there fails in its own way.
+        except Exception as error:  # An incomplete library may raise any error.
             remedy = f"pip install --force-reinstall {name}"
             yield DoctorFinding(name, f"cannot be imported: {reason(error)}", "broken", remedy, vital=True)
             return
@@ -61,7 +61,7 @@ def _device_findings() -> Iterator[DoctorFinding]:
         gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
         if not gpus and Path("/proc/driver/nvidia/version").exists():
             wrong = "there is a driver, but torch finds no GPU"
-    except Exception as error:  # Whatever the driver is pleased to say.
+    except Exception as error:  # A driver may raise any error.
         wrong = f"torch cannot ask for it: {reason(error)}"
     for number, gpu in enumerate(gpus):
         text = f"{gpu.name}, {amount(gpu.total_memory)}, capability {gpu.major}.{gpu.minor}"
@@ -97,7 +97,7 @@ def memory_findings() -> Iterator[DoctorFinding]:
 
 def limit_findings() -> Iterator[DoctorFinding]:
     """Yield a finding on the limits of this process and its children."""
-    import resource  # Not there on every system.
+    import resource  # Some systems lack it.
 
     limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE, "memory": resource.RLIMIT_AS}
     values = {name: resource.getrlimit(which)[0] for name, which in limits.items()}

@@ -1,4 +1,4 @@
-"""Where a command writes: results to standard output, progress and notes to standard error, figures to JSON.
+"""Output of commands: results to standard output, progress and notes to standard error, figures to JSON.
 
 `--json FILE` also writes the results to a file, as one JSON object. With `--json -` standard output has that object
 alone, and everything else that palaestra or an environment's author prints goes to standard error.
@@ -63,7 +63,7 @@ def reporting(path: Path | None) -> Iterator[dict[str, Any]]:
 
 
 def say_error(text: str) -> None:
-    """Print an error to standard error, with control characters made visible, since it may quote a stranger's file."""
+    """Print an error to standard error, with control characters made visible, since it may quote an untrusted file."""
     from palaestra.envs.core.transcript import visible
 
     print(visible(text), file=sys.stderr)

@@ -31,22 +31,23 @@ _UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class PoolOptions(Reported):
-    """Make one file of training tasks of several, and say how many rows of each source every rule has dropped.
+    """Merge several files of tasks into one training file, and report how many rows of each source each rule dropped.
 
-    Read are files of tasks, as `palaestra data` reads them, and those of questions and problems in their makers' own
-    columns. The source of each row is kept in the column `source`.
+    The files are files of tasks, as `palaestra data` reads them, or published files of questions and problems with
+    their original columns. The column `source` holds the source of each row.
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Files of tasks; of rows that are the same the first one stays, so name the better file first."""
+    """Files of tasks. Of equal rows only the first is kept, so name the better file first."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """File for the pool, POOL.jsonl."""
     against: tuple[Path, ...] = ()
-    """Files of tests: no row of the pool has a question of theirs, as it stands there or nearly."""
+    """Files of tests: a row is dropped if its question is in one of these files, exactly or nearly."""
     attempts: tuple[Path, ...] = ()
-    """Files of episodes: a task is dropped to which a model gave one answer nearly always, and its label is another."""
+    """Files of episodes: a task is dropped if a model nearly always gave the same answer to it, and its label is
+    another."""
     curated: tuple[Path, ...] = ()
-    """Files of `palaestra curate`: of the training tasks those stay that they name."""
+    """Files of `palaestra curate`: of the training tasks, only those that these files name are kept."""
 
     def __post_init__(self) -> None:
         if self.out.suffix != ".jsonl":

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     options, console = tyro.cli(RecipesOptions, args=list(arguments), prog="palaestra recipes"), Console()
     with reporting(options.json) as figures:
         for name in options.name:
-            find_recipe(name)  # Or an error that names the closest.
+            find_recipe(name)  # Raises an error that names the closest.
             values = sourced(name)
             figures |= {key: {"value": value, "source": source} for key, value, source in values}
             rows = {_option(key): (str(value), source) for key, value, source in values}

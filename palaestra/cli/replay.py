@@ -28,8 +28,8 @@ class ReplayOptions(AllowsCode):
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Episode files, or folders of them (a run's folder too)."""
     env_options: tuple[str, ...] = ()
-    """KEY=VALUE for their environment, in place of what a record says: the sandbox, judge, index or browser that its
-    reward needs. A record does not decide where programs run or who is asked."""
+    """KEY=VALUE options for the episodes' environment, instead of the recorded ones: the sandbox, judge, index or
+    browser that its reward needs. A record does not decide where programs run or which server is called."""
 
 
 def run(arguments: Sequence[str]) -> int:

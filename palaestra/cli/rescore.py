@@ -23,7 +23,7 @@ from palaestra.registry import is_game
 
 _EXAMPLES = 3
 _MEASURABLE = 20
-"""Episodes below which their rate means nothing."""
+"""Smallest number of episodes for which a rate is shown."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RescoreOptions(AllowsCode):
     """The new reward: an environment's id, or a function `module:name` of an Attempt. A game's id rewards whole games,
     whose seats must be in one file."""
     env_options: tuple[str, ...] = ()
-    """KEY=VALUE for the environment whose reward it is, such as the sandbox that it runs programs in."""
+    """KEY=VALUE options for the environment that computes the reward, such as the sandbox for its programs."""
     out: Path | None = None
     """Write the episodes with their new reward here."""
 
@@ -49,7 +49,7 @@ class _Tally:
     """Place, old reward and new reward of each episode."""
     broken: int = 0
     began: float = 0.0
-    """CPU time when the first episode was scored: what a reward loads until then is not its rate."""
+    """CPU time after the first episode was scored, so that the rate excludes what a reward loads before."""
 
     def add(self, place: str, old: Record, new: Record) -> None:
         if not self.changes and not self.broken:

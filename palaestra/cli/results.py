@@ -18,11 +18,11 @@ from palaestra.trainers.evaluation.statistics import PairedDifference, powers_of
 
 _ABSENT = "-"
 SUITE = "palaestra/"
-"""What every id of the suite begins with, and a table leaves out."""
+"""Prefix of every id of the suite, which tables leave out."""
 _OF_SCORED = ("success", "low", "high", "reward", "calls", "failed_calls", "success_with_tool", "tool_share", "tokens")
 """Figures of a report that are means over scored episodes."""
 _OF_PAIRS = ("difference", "low", "high", "p_value")
-"""Figures of a comparison that need a task which both agents were scored in."""
+"""Figures of a comparison that need at least one task with scored episodes of both agents."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Measured:
 
     model: str
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Options of its environment."""
+    """Options of the agent's environment."""
     seats: tuple[str, ...] = ()
     reports: dict[str, Report] = field(default_factory=dict)
     episodes: dict[str, list[Episode]] = field(default_factory=dict)

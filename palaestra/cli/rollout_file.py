@@ -21,9 +21,9 @@ from palaestra.trainers.run.atomic_files import write_text
 from palaestra.trainers.run.saved_config import differences
 
 _SEED, _SAMPLE = 44, 32
-"""Where the bits of the run's seed and of the sample's number begin in a Start's seed; the task's are below."""
+"""Lowest bits of the run's seed and of the sample's number in a Start's seed; the bits of the task are below."""
 _SHOWN = 10
-"""Lines that are no episodes and are named; the others are counted."""
+"""Maximum number of lines without an episode that are named; all are counted."""
 MOST_SAMPLES = 2 ** (_SEED - _SAMPLE)
 
 
@@ -105,14 +105,14 @@ class RolloutFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._recorder.close()
-        if not self.path.stat().st_size:  # Nothing was played: a mistake in the request leaves no litter.
+        if not self.path.stat().st_size:  # Nothing was played, so no file is left.
             self.path.unlink()
             self.about.unlink(missing_ok=True)
         self._lock.close()
 
     def _claim(self) -> None:
         """Lock the file, since two processes would play everything twice."""
-        if self.path.is_symlink():  # It is added to and mended, and would be so elsewhere.
+        if self.path.is_symlink():  # Appending and repairing would change another file.
             raise UsageError(f"{self.path} is a link; put what it leads to in its place, or name another --out")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class RolloutFile:
         except OSError as error:
             raise UsageError(f"the episode file {self.path} cannot be written: {error.strerror or error}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The kernel lets go of it when we die.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The kernel releases it when we end.
         except OSError as error:
             self._lock.close()
             raise UsageError(f"{self.path} is in use by another process; wait for it, or name another --out") from error

@@ -57,7 +57,7 @@ class RolloutOptions(EpisodeOptions):
     """Suffix of the output file."""
 
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """File for what is made of the episodes; they themselves go to FILE.played.jsonl beside it."""
+    """Output file of the command; the episodes themselves are written to FILE.played.jsonl beside it."""
     least_success: float = 1.0
     """An episode with less success counts as wrong."""
 

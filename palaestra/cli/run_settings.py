@@ -22,22 +22,22 @@ from palaestra.trainers.validation import PARTS, flat
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(AllowsCode):
-    """The options of every command that takes a run through its steps, beside the settings of the run."""
+    """The options of every command that trains a run, in addition to the settings of the run."""
 
     config_files: Annotated[
         tyro.conf.UseAppendAction[tuple[Path, ...]], tyro.conf.arg(name="config", metavar="FILE")
     ] = ()
-    """File of settings in TOML or JSON, by section or by name alone. The command line wins over it, and a later file
-    over an earlier one."""
+    """File of settings in TOML or JSON, with or without sections. The command line overrides it; a later file overrides
+    an earlier one."""
     set_values: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set", metavar="NAME=VALUE")
     ] = ()
-    """Any setting, with or without its section: lora_alpha=16. The command line wins over it, and it over a file."""
+    """Any setting, with or without its section: lora_alpha=16. It overrides files; the command line overrides it."""
     run: Path | None = None
     """Folder for the results; by default a new one in runs/."""
     resume: Path | None = None
-    """Resume the run in this folder, with its own options. Modules and services that its
-    file names (sandboxes, judges, servers, trackers) are named again, as the interrupted run says."""
+    """Resume the run in this folder, with its own options. Modules and services that its file names (sandboxes, judges,
+    servers, trackers) must be named again, as the interrupted run says."""
 
     def __post_init__(self) -> None:
         if self.run is not None and self.resume is not None:
@@ -124,7 +124,7 @@ def with_settings(arguments: Sequence[str], kind: type) -> tuple[list[str], dict
     Also return, by field, the settings that the command line takes without a name (environment, files).
     """
     settings, command_line = settings_by_name(kind), named_options(arguments)
-    for name in ("config", "config_files", "set", "set_values"):  # They name settings, and are none.
+    for name in ("config", "config_files", "set", "set_values"):  # They name settings, but are not settings.
         del settings[name]
     contents = [(f"--config {path}", _content(Path(path))) for path in option_values(arguments, "--config")]
     contents += [(f"--set {text}", _pair(text)) for text in option_values(arguments, "--set")]

@@ -67,7 +67,7 @@ def go_on(
                 return 128 + stop.number
             except PalaestraError as error:
                 if not resumed and record.withdraw():
-                    raise  # There is nothing to go on with, and the corrected command shall find the name free.
+                    raise  # Nothing can be resumed, and the corrected command must find the name free.
                 say_error(f"palaestra {command}: {error}\n{_way_on(command, record)}")
                 return 2
     return 0
@@ -76,8 +76,9 @@ def go_on(
 def understood(
     default: OptionsT, arguments: Sequence[str], prog: str, about: str | None = None, markers: Sequence[Any] = ()
 ) -> OptionsT:
-    """Return the default options, changed by the arguments. For an unknown option the error suggests options that end
-    in a similar word, in any section, because nobody remembers every section.
+    """Return the default options, changed by the arguments.
+
+    For an unknown option the error suggests options that end in a similar word, in any section.
     """
     if {"-h", "--help"} & {*arguments}:
         print(short_help(default, prog, about))
@@ -95,7 +96,7 @@ def understood(
     if not unknown:
         return options
     names = [name.removeprefix("config.").removesuffix(".name") for name in flat(plain(options))]
-    # The one field whose option is called otherwise.
+    # `env_options` is the only field whose option has another name.
     by_last = {name.rpartition(".")[2].replace("_", "-"): name.replace("env.env_", "env.") for name in names}
     wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), unknown[0])
     close = get_close_matches(wrong.rpartition(".")[2].lstrip("-").replace("_", "-"), by_last, n=3)

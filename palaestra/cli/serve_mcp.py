@@ -20,15 +20,15 @@ from palaestra.registry import check_options
 class ServeMCPOptions(EnvironmentOptions, ListenOptions):
     """Offer an environment to MCP clients: its tools, and `reset` and `submit`, with the reward at the end.
 
-    By default it speaks on standard input and output, as clients start their servers.
+    By default it uses standard input and output, which is how clients start their servers.
     """
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV-ID")]
-    """Environment, by id; of a game one seat, with --env-options seat=NAME."""
+    """Id of the environment; for a game, --env-options seat=NAME chooses the seat."""
     http: bool = False
-    """Listen at an address instead: http://HOST:PORT/mcp."""
+    """Serve over HTTP instead, at http://HOST:PORT/mcp."""
     port: int = 8766
-    """0 takes a free one."""
+    """Port; 0 chooses a free one."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
 """`palaestra serve rrm MODEL`: serve a judge to other processes and machines, as an OpenAI-compatible server.
 
-It offers a part of OpenAI's POST /v1/chat/completions and GET /v1/models: messages in, one whole message out. Tokens
-and the limits of bodies work as in `palaestra serve sandbox`. With `--engine vllm` a vLLM server answers. Left out:
-streaming, tools, several answers to a question; and the prompt of a judge (`palaestra.judging`).
+It offers a part of OpenAI's POST /v1/chat/completions and GET /v1/models: messages in, one whole message out. The
+access token and the maximum size of a body work as in `palaestra serve sandbox`. With `--engine vllm` a vLLM server
+answers. Left out: streaming, tools, several answers to a question; and the prompt of a judge (`palaestra.judging`).
 """
 
 import asyncio
@@ -30,23 +30,25 @@ MOST_TOKENS = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class ServeRRMOptions(ListenOptions):
-    """Serve a judge for `--recipe.judge.url`: a trained one's folder, or any model that can follow its instructions."""
+    """Serve a judge for `--recipe.judge.url`: the folder of a trained one, or any model that can follow its
+    instructions.
+    """
 
     model: Annotated[str, tyro.conf.Positional]
     """Folder or hub name of the model."""
     served_as: str = "rrm"
-    """Its name for those who ask."""
+    """Name of the model for clients."""
     engine: Literal["torch", "vllm"] = "torch"
-    """What answers: the built-in engine in this process, or vLLM; `palaestra serve vllm` has more settings for it."""
+    """Engine: the built-in one in this process, or vLLM; `palaestra serve vllm` has more settings for it."""
     slots: int = 16
-    """Questions that the built-in engine answers at once; further ones wait."""
+    """Maximum number of questions that the built-in engine answers at once; others wait."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    """`cpu`, `cuda`, or `auto`: a GPU if there is one."""
     port: int = 8100
-    """0 takes a free one."""
+    """Port; 0 chooses a free one."""
     token_env: str = TOKEN_ENV
-    """Environment variable that holds the token, which `--recipe.judge.key-env` names there. Without one, this machine
-    alone is answered."""
+    """Environment variable that holds the token, which a client sets by `--recipe.judge.key-env`. Without a token only
+    requests from this machine are answered."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +125,7 @@ def application(answering: "Answering", name: str, token: str = "") -> "Starlett
 
 
 async def _asked(request: "Request", name: str) -> "dict[str, Any] | Response":
-    """Read a request. Return the arguments for `complete`, or the response that refuses the request."""
+    """Read a request. Return the arguments for `complete`, or an error response."""
     from palaestra.envs.sandboxes.remote.server import READ_SECONDS, read_body
 
     try:

@@ -22,30 +22,30 @@ from palaestra.errors import UsageError
 class ServeSandboxOptions(ListenOptions):
     """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
 
-    What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
-    client that asks for nothing gets the usual limits, within these.
+    These options are the maximum limits of a session; the defaults are enough for palaestra's tools and graders. A
+    client that requests no limits gets the usual ones, but never more than these.
     """
 
     backend: Literal["local", "docker"] = "local"
     """Sandbox that runs the programs on this machine."""
     port: int = 8765
-    """0 takes a free one."""
+    """Port; 0 chooses a free one."""
     token_env: str = TOKEN_ENV
     require: tuple[str, ...] = ()
-    """Guards without which it must not start: files, network, memory, syscalls..."""
+    """Guards that the sandbox must have, or the server does not start: files, network, memory, syscalls..."""
     service: tyro.conf.OmitArgPrefixes[ServiceLimits] = field(default_factory=ServiceLimits)
     cpu_seconds: float = 600.0
-    """CPU time of one process of a session."""
+    """Maximum CPU seconds of one process of a session."""
     memory_mb: int = 2048
-    """Memory of one session."""
+    """Maximum memory of one session, in MB."""
     output_mb: int = 8
-    """Kept of each of a run's two streams: what graders compare."""
+    """MB that are kept of each of the two output streams of a run, which graders compare."""
     code_mb: int = 64
-    """Size of one program, and of what it is given on stdin: tests may be large."""
+    """Maximum size of one program and of its stdin, in MB: tests may be large."""
     certificate: Path | None = None
-    """PEM file, for https."""
+    """PEM file with the certificate, for https."""
     key: Path | None = None
-    """Its key, where it is in a file of its own."""
+    """PEM file with the certificate's key, if that is a separate file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

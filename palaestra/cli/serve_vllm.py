@@ -20,45 +20,49 @@ from palaestra.errors import Broken, UsageError
 
 _LOOK_EVERY = 1.0
 _HUNG_LOOKS = 12
-"""Looks without an answer after which a server hangs. Each takes up to five seconds."""
+"""Number of failed health checks in a row after which a server counts as hung. Each takes up to five seconds."""
 _RESTARTS = 5
-"""Deaths of one server, each within a minute of its start, after which all is given up."""
+"""Number of ends of one server in a row, each within a minute of its start, after which the command stops."""
 _EARLY = 60.0
 
 
 @dataclass(frozen=True)
 class ServeVLLMOptions:
-    """Start vLLM servers that a run can sample from and give weights to, and watch over them.
+    """Start vLLM servers that a run can sample from and send weights to, and watch them.
 
-    They listen on this machine alone unless told otherwise, and whoever reaches them may change their weights.
+    By default they listen on this machine only. Everyone who can reach them may change their weights.
     """
 
     model: Annotated[str, tyro.conf.Positional]
     """Folder or hub name of the model that will be trained."""
     replicas: int = 1
-    """Servers, each with a whole model; on GPUs give each its own with CUDA_VISIBLE_DEVICES and a command for each."""
+    """Number of servers, each with a whole model. For several GPUs, run this command once per GPU, each with its own
+    CUDA_VISIBLE_DEVICES."""
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 for every network of this machine. There is no password for changing weights."""
+    """Address to listen at; 0.0.0.0 for every network of this machine. Changing weights needs no password."""
     port: int = 8000
-    """Of the first server, the others take the next ones; 0 takes free ones."""
+    """Port of the first server; the others use the next ones. 0 chooses free ones."""
     python: Path | None = None
-    """A Python that has vLLM already."""
+    """Python interpreter of an environment that has vLLM."""
     environment: Path | None = None
-    """Folder of an environment with vLLM, made if it is missing; ~/.cache/palaestra/vllm-cpu or -cuda if none."""
+    """Folder of a Python environment with vLLM, created if it is missing; by default ~/.cache/palaestra/vllm-cpu or
+    vllm-cuda."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Build of vLLM: `auto` is cuda where NVIDIA's driver is."""
+    """Build of vLLM: `auto` is cuda if NVIDIA's driver is installed, otherwise cpu."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of its weights and sums; `auto` is the model's own. In float32 it agrees with a trainer to 1e-5."""
+    """Data type of weights and computation; `auto` is the model's own. With float32 it agrees with a
+    trainer to 1e-5."""
     max_model_len: int | None = None
-    """Longest row, prompt and answer; the model's own limit if none."""
+    """Maximum tokens of a row (prompt and response); by default the model's own limit."""
     memory_gb: int = 4
     """Memory for the keys and values of each server on CPU, in GiB."""
     transfer: Literal["files", "nccl", "ipc"] = "files"
-    """How weights will come: as files, or from GPU to GPU by vLLM's own means. As --engine.transfer of the run."""
+    """How weights are received: as files, or from GPU to GPU by vLLM's own methods. It must equal the run's
+    --engine.transfer."""
     start_seconds: float = 900.0
-    """Seconds in which a server must answer; large models need minutes."""
+    """Maximum seconds until a started server answers; large models need minutes."""
     vllm: str = ""
-    """More options of vLLM's own in one word: --vllm "--tensor-parallel-size 2"."""
+    """Further options of vLLM, in one text: --vllm "--tensor-parallel-size 2"."""
 
     def __post_init__(self) -> None:
         if not (self.replicas >= 1 and 0 <= self.port <= 65_535 - self.replicas):
@@ -100,7 +104,7 @@ def run(arguments: Sequence[str]) -> int:
     server_root = Path(tempfile.mkdtemp(prefix="palaestra-serve-vllm-"))
     ports = [options.port + number if options.port else 0 for number in range(options.replicas)]
     servers = [Server(launch, port, server_root / str(number)) for number, port in enumerate(ports)]
-    # A service manager ends us by SIGTERM, and everything must end with us.
+    # A service manager ends this process by SIGTERM, and the servers must end with it.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     try:
         for server in servers:

@@ -27,7 +27,7 @@ from palaestra.trainers.validation import changed
 
 @dataclass(frozen=True)
 class SFTOptions(RunOptions):
-    """Imitate recorded episodes: what the agent said in them, given what it had read.
+    """Imitate recorded episodes: train on the agent's turns, given the messages before each turn.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
     """
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 
     def show(record: Run) -> None:
         first, last = (record.summary[name] for name in ("loss_first", "loss_last"))
-        if first is not None and last is not None:  # They may be no numbers, in a step that was skipped.
+        if first is not None and last is not None:  # None if the step was skipped.
             show_line(console, f"loss a token: {first:.3f} at first, {last:.3f} at last")
         show_line(console, f"model and figures: {record.folder}")
 

@@ -1,4 +1,4 @@
-"""Options that several commands have: what is played, by whom and how often, and the address of a server."""
+"""Options that several commands share: the environment, the number and limits of episodes, and a server's address."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -21,8 +21,8 @@ class EnvironmentOptions:
     split: Split | None = None
     """Tasks to play; by default what the environment itself takes, which is train for most."""
     env_options: tuple[str, ...] = ()
-    """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes; for one of a mixture
-    calculator.KEY=VALUE."""
+    """KEY=VALUE options for the environment: tasks=problems.jsonl, or any option of its class. For one environment of a
+    mixture: calculator.KEY=VALUE."""
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -36,24 +36,26 @@ class EpisodeOptions(EnvironmentOptions, Reported):
     """The options of every command that lets an agent play the tasks of an environment."""
 
     env_id: EnvId
-    """Environment, by id; for eval also a mixture of several by weight, as in two-hop=3 calculator=1."""
+    """Id of the environment; for eval also a mixture of several by weight, as in two-hop=3 calculator=1."""
     agent: Annotated[AgentOptions, tyro.conf.arg(name="")]
     tasks: int = 256
     """Tasks, the first of the split."""
     samples: int = 1
-    """Episodes a task: the k of avg@k, pass@k and maj@k."""
+    """Episodes per task: the k of avg@k, pass@k and maj@k."""
     temperature: float = 1.0
     """Sampling temperature. 0 means greedy decoding."""
     split: Split = "train"
     """Tasks to play; `all` is the whole of a file, for a test that was published as one."""
     slots: int = 32
-    """Episodes played at once; one for a person."""
+    """Number of episodes played at once; one for a person."""
     max_turn_tokens: int | None = None
-    """A turn that is cut here ends its episode; what the model was trained with where it is a run's, else 4096."""
+    """Maximum tokens of a turn; a turn that is cut ends its episode. By default the limit of the run that trained the
+    model, else 4096."""
     max_episode_tokens: int | None = None
-    """Longest row: prompt, tool results and what the agent says; as in the model's run, else 23,040."""
+    """Maximum tokens of a row: prompt, tool results and the agent's turns. By default the limit of the run that trained
+    the model, else 23,040."""
     seed: int = 0
-    """Decides the sampling noise, the environment's own randomness and what is chosen by chance."""
+    """Seed of the sampling noise, of the environment's randomness and of every random choice."""
 
     def __post_init__(self) -> None:
         counts = min(self.tasks, self.samples, self.slots) >= 1
@@ -71,17 +73,18 @@ class ListenOptions:
     """The options of every command that serves over HTTP."""
 
     host: str = "127.0.0.1"
-    """Where to listen; 0.0.0.0 for every network of this machine, which needs a token."""
+    """Address to listen at; 0.0.0.0 for every network of this machine, which needs a token."""
     port: int = 8000
-    """0 takes a free one."""
+    """Port; 0 chooses a free one."""
     token_env: str = ""
-    """Environment variable that holds a token for clients to send. Without one, this machine alone is answered."""
+    """Environment variable that holds a token for clients to send. Without a token only requests from this machine are
+    answered."""
 
     def __post_init__(self) -> None:
         check_port(self.port)
 
 
 def check_port(port: int) -> None:
-    """Raise a UsageError for a port that does not exist."""
+    """Raise a UsageError for a number that is not a valid port."""
     if not 0 <= port < 65_536:
         raise UsageError(f"port is {port}; it must be from 0 to 65535")

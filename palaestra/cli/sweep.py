@@ -30,14 +30,14 @@ class SweepOptions(train.TrainOptions):
     """Options of train, and those of a sweep."""
 
     over: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """SETTING=VALUE,VALUE: a setting of train and its values. Named more than once, every combination is an arm; the
-    first is what the others are held against."""
+    """SETTING=VALUE,VALUE: a setting of train and its values. With several settings, every combination is an arm. The
+    other arms are compared with the first one."""
     seeds: str = "0-4"
-    """Each arm is run with all of these, such as 0-4 or 1,5,7."""
+    """Seeds with which each arm is run, such as 0-4 or 1,5,7."""
     at_once: int = 1
-    """Runs at work side by side, each with one thread."""
+    """Number of runs trained at the same time, each with one thread."""
     plot: Path | None = None
-    """Draw the curves here: a .png, .svg or .pdf."""
+    """File for a plot of the curves: a .png, .svg or .pdf."""
     run: Path | None = None
     """Folder for the runs; runs/sweep-NAME by default. A folder that holds runs of this sweep is resumed."""
     resume: Annotated[Path | None, tyro.conf.Suppress] = None

@@ -70,7 +70,7 @@ def parse(
     if saved is not None:
         if not isinstance(saved, GRPOConfig):
             raise UsageError(f"{resumed} holds a run of the kind {saved.KIND}; go on with it by palaestra {saved.KIND}")
-        config = replace(saved, track=())  # Named again, they are added to those that are there.
+        config = replace(saved, track=())  # Otherwise named trackers would be added to the saved ones.
         if requested_recipe not in (None, config.recipe.recipe_name):
             config = replace(config, recipe=find_recipe(recipe_name))
         recipe_name = config.recipe.recipe_name
@@ -86,7 +86,7 @@ def parse(
     if saved is not None:
         recipe = changed(requested.recipe, plain(requested.recipe), load_allowed(options.allow_code))
         requested = replace(requested, recipe=recipe)
-    if saved is not None and env.env_id == saved.env.env_id:  # The file named it, and nobody else.
+    if saved is not None and env.env_id == saved.env.env_id:  # Only the saved file named it.
         require_loaded(env.env_id, f"{resumed}/config.json")
     requested = replace(requested, env=replace(env, env_id=resolve_all(env.env_id)))
     if saved is None:
@@ -113,7 +113,10 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.trainers.setup.open_run import check, check_judge, check_ranks, open_model, settled
 
     def opened() -> "tuple[Run, object]":
-        """Open the run's folder, and its model or None. A config that cannot work is refused before that."""
+        """Open the run's folder. Return the run, and its model or None.
+
+        Raise an error first for a config that cannot work.
+        """
         if not ranks.first:
             return Run(ranks.broadcast(Path), options.config, rank=ranks.rank), None
         new_run, local = begun(options.config)

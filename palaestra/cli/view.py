@@ -21,20 +21,22 @@ _MOST_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class ViewOptions(Reported):
-    """Look at a run: curves, groups, episodes turn by turn, tokens; or compare several runs. One HTML file that needs
-    no network.
+    """Show a run: curves, groups, episodes turn by turn, tokens; or compare several runs.
+
+    One HTML file that needs no network.
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """A run's folder, the folders of several runs to compare, or one or more episode files (.jsonl)."""
     out: Path | None = None
-    """The page; RUN/view.html by default, view.html in this folder for episode files, compare.html for several runs."""
+    """File for the page; by default RUN/view.html, view.html in this folder for episode files, compare.html for several
+    runs."""
     open: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Show it in the browser of this machine."""
+    """Open the page in the browser of this machine."""
     serve: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Write no file; serve the page on this machine alone, and follow a run that is still going."""
+    """Write no file; serve the page on this machine only, and follow a run that is still training."""
     port: int = 0
-    """Port for --serve; 0 takes a free one."""
+    """Port for --serve; 0 chooses a free one."""
     steps: str = ""
     """Only the episodes of these steps, such as 1,5,10-20; all by default."""
 

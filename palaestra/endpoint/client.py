@@ -42,7 +42,7 @@ COSTLY_TRIES = 3
 """Maximum tries of a question that the server accepts and answers wrongly or not at all: each may be billed."""
 _AGAIN = {408, 409, 425, 429}
 _QUIET = 30.0
-"""Seconds between warnings."""
+"""Minimum seconds between two warnings."""
 _EXPECTED = "expected a base URL such as http://localhost:8000/v1"
 
 
@@ -141,7 +141,7 @@ class Endpoint:
         """Close the connections."""
         await self._http.aclose()
 
-    # Inside.
+    # Private methods.
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` until it returns, or raises a refusal, or `patience` is over. Return its outcome."""

@@ -25,9 +25,10 @@ class RequestLimits:
     max_concurrent: int = 32
     """Maximum number of requests sent at once."""
     requests_per_minute: float | None = None
-    """Maximum requests in any minute; none for no limit."""
+    """Maximum requests in any minute; no limit if it is None."""
     tokens_per_minute: float | None = None
-    """Maximum tokens of prompts and answers in any minute; an answer counts as `max_tokens` until its size is known."""
+    """Maximum tokens of prompts and answers in any minute; an answer counts as `max_tokens` until its size is known. No
+    limit if it is None."""
     price_in: float = 0.0
     """Price of a million prompt tokens, in any currency, to add up the cost."""
     price_out: float = 0.0
@@ -35,7 +36,7 @@ class RequestLimits:
     timeout: float = 600.0
     """Seconds for one try, to the last byte of its answer."""
     patience: float = 120.0
-    """Seconds after its first failure in which a request is sent again; its episode is BROKEN after that."""
+    """Seconds after the first failure of a request for which it is repeated; then its episode is BROKEN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class EndpointConfig(RequestLimits):
     """Address of a served model, and the limits and prices of its use."""
 
     base_url: str
-    """Up to and without `/chat/completions`: `http://localhost:8000/v1`, say."""
+    """URL of the server without `/chat/completions`, such as `http://localhost:8000/v1`."""
     model: str
     """Name of the model at the server."""
     connect_timeout: float = field(default=10.0, kw_only=True)

@@ -56,7 +56,7 @@ class Response(NamedTuple):
 
     @property
     def wait(self) -> float | None:
-        """Seconds that its Retry-After header asks for; None without one."""
+        """Seconds in its Retry-After header; None if there is none."""
         return seconds_of(self.headers.get("retry-after"))
 
 
@@ -88,7 +88,7 @@ class HttpClient:
         `size_option` names the option that allows larger answers. `transport` replaces the network.
         """
         try:
-            import httpx  # noqa: F401  (its absence should be told before the first request)
+            import httpx  # noqa: F401  (its absence is reported before the first request)
         except ImportError as error:
             raise MissingExtra("httpx", "endpoint", purpose) from error
         self.address, self.secret = address, secret
@@ -224,7 +224,7 @@ class HttpClient:
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """Return the seconds that a Retry-After header (a number or date) asks for, at most the cap; None if invalid."""
+    """Return the seconds in a Retry-After header (a number or date), at most the cap; None if it is invalid."""
     if retry_after is None:
         return None
     try:

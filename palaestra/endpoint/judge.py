@@ -29,7 +29,7 @@ class JudgeCounts:
 
     read: int = 0
     unreadable: int = 0
-    """Number of answers that were not in the form."""
+    """Number of answers that could not be parsed."""
     failed: int = 0
     """Number of times that a server gave no answer."""
     dropped: int = 0

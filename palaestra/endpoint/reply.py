@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_HIDDEN_TOKENS = 2**18
-"""Tokens that an answer may have cost beyond its limit and its text: reasoning that a server does not show."""
+"""Largest plausible number of completion tokens beyond the limit and the text: reasoning that a server does
+not show."""
 _TEMPLATE_TOKENS = 4096
 """Tokens that a server's template may add to a prompt."""
 _BYTES_A_TOKEN = 4
@@ -54,7 +55,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Totals:
-    """Totals of an endpoint so far."""
+    """Sums over all requests that an endpoint has sent: their number, tokens and cost."""
 
     answers: int = 0
     tries: int = 0

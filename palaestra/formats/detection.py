@@ -22,5 +22,5 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def detect(template: str) -> str | None:
     """Return the name of the format in which a chat template writes calls, or None if it is unknown."""
-    text = _COMMENT.sub("", template)  # Comments often speak of other models.
+    text = _COMMENT.sub("", template)  # Comments often mention other models.
     return next((name for name, marks in _MARKS if all(mark in text for mark in marks)), None)

@@ -108,7 +108,7 @@ def walk(turn: TurnScan, read: MarkReader) -> Parsed:
         if closer := _THINKING.get(mark):
             thought = True
             end = text.find(closer, marker.end())
-            if end < 0:  # Thinking that never ended: nothing after it was said aloud.
+            if end < 0:  # Thinking that never ended: nothing after it is content.
                 break
             position = end + len(closer)
         elif mark in _UNTHINKING:

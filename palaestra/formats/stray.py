@@ -1,18 +1,16 @@
-"""Find a call that is written in a form that the turn's dialect does not read, and report it as a fault.
-
-Without this the turn would count as the answer.
+"""Find a call that is written in a form that the turn's dialect does not read, and report it as a fault, not an answer.
 
 Small models omit the tags around a call, or write the tags of another family. So the content of a turn without calls is
 checked again. It is a fault if it calls an offered tool in one of these forms:
 
-- between the marks of any dialect (`_MARKS`), known or not: a tag or a special token whose own name speaks of a tool, a
-  function or a call, then the name, then another such tag; or the name and its arguments in brackets;
-- in JSON with the tool's name and arguments, bare, in a list, in a fence, in any tags, or as a server's message has it;
-- `[tool(argument=value)]`, or a tag of the tool's name around its argument.
+- between the marks of any dialect (`_MARKS`), known or not: a tag or a special token whose name contains a word such as
+  tool, function or call, then the name, then another such tag; or the name and its arguments in brackets;
+- in JSON with the tool's name and arguments: bare, in a list, fence or any tags, or in the form of a server's message;
+- `[tool(argument=value)]`, or a tag with the tool's name around its argument.
 
-Such a call ends the turn, or begins a line outside fences and is closed by a mark. Everything else stays the answer:
-a call that prose quotes, JSON that calls nothing that is offered or is only part of other JSON, code, and a turn with
-an `<answer>`. Left out: running such a call.
+The call must end the turn, or begin a line outside fences and be closed by a mark. Everything else stays the answer: a
+call quoted in prose, JSON that calls no offered tool or is only part of other JSON, code, and a turn with an
+`<answer>`. Left out: running such a call.
 """
 
 import re

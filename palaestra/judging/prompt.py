@@ -44,7 +44,7 @@ LEAST_CHARS = 2_000
 _FLOOR = 120
 """Characters below which no text is shortened."""
 _GAP = 50
-"""Characters of the line that announces a gap, about."""
+"""Approximate number of characters of the line that announces a gap."""
 _TAGS = re.compile(r"[<\uff1c\ufe64\u2039](?=[\s/]*(?:think|critique|score)\b)", re.IGNORECASE)
 _THOUGHT = re.compile(r"(?s)\A\s*<think>(.*?)</think>\s*")
 _ENDED = {

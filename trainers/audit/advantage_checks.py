@@ -35,7 +35,7 @@ _CLOSE_SHARE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Inputs of the closed forms."""
+    """Data of a batch from which the closed forms of advantages (`_FORMS`) are computed."""
 
     batch: Batch
     scores: BatchScores

@@ -41,16 +41,17 @@ class EnvConfig:
     env_id: EnvId
     """Environment to train in; or a mixture of several by weight, as in two-hop=3 calculator=1."""
     env_options: Annotated[tuple[str, ...], tyro.conf.arg(name="options", aliases=["--env-options"])] = ()
-    """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes; for one of a mixture
-    calculator.KEY=VALUE."""
+    """KEY=VALUE options for the environment: tasks=problems.jsonl, or any option of its class. For one environment of a
+    mixture: calculator.KEY=VALUE."""
     curated: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--curated"])] = ()
     """File of `palaestra curate`: only the training tasks that it names are played."""
     train_seats: tuple[str, ...] = ()
-    """Seats that learn, in a game of several; all where none is named."""
+    """Seats of a game whose episodes are trained on; all by default."""
     workers: Annotated[int, NOT_NEGATIVE] = 0
-    """Ray workers that play the episodes, on other machines too; 0 plays them in this process."""
+    """Number of Ray workers that play the episodes, also on other machines; 0 plays them in this process."""
     ray_address: Annotated[str, SERVICE] = ""
-    """Of a running Ray cluster, or `auto` for this machine's; without it the workers are on this machine."""
+    """Address of a running Ray cluster, or `auto` for the one on this machine. If empty, the workers are on this
+    machine."""
 
     def __post_init__(self) -> None:
         check_fields(self)

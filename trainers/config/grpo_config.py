@@ -40,18 +40,18 @@ class GRPOConfig(PromptConfig):
     model: str = "tiny"
     """`tiny` for the built-in agent, or a model's folder or hub name."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
-    """Decides tasks, sampling noise and initial weights."""
+    """Seed of tasks, sampling noise and initial weights."""
     steps: Annotated[int, COUNT] = 450
-    """How many batches to play and learn from."""
+    """Number of batches to play and learn from."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: a GPU if there is one."""
     eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
-    """Held-out tasks, played before and after; 0 measures nothing."""
+    """Number of held-out tasks, played before and after training; 0 measures nothing."""
     track: Annotated[TrackerNames, SERVICE] = ()
-    """Trackers that get the metrics, beside the run's folder. One of wandb, trackio, tensorboard, or several."""
+    """Trackers that get the metrics, in addition to the run's folder: one or several of wandb, trackio, tensorboard."""
     collapse: Literal["warn", "stop", "off"] = "warn"
-    """What follows where the policy collapses, told by entropy, log-prob gap, repetition and tool calls: a note, or an
-    end with a checkpoint."""
+    """Reaction to a collapse of the policy, which is detected by entropy, log-prob gap, repetition and tool calls: a
+    note, or an end with a checkpoint."""
     recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
     play: PlayConfig = field(default_factory=PlayConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

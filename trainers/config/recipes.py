@@ -94,9 +94,9 @@ class Recipe:
     """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
-    """The preset that this is, or was made from."""
+    """Name of the preset that this recipe is, or was made from."""
     sampler: SamplerPart = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
-    """The choice of what is played next, and of the groups of a batch."""
+    """Sampler: it chooses the tasks to play and the groups of a batch."""
     shaping: ShapingPart = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
     """The terms of the training reward."""
     judge: OptionalJudge = field(default=None, metadata={PARTS: JUDGES})
@@ -104,20 +104,21 @@ class Recipe:
     advantage: AdvantagePart = field(default_factory=GroupNormalized, metadata={PARTS: ADVANTAGES})
     """The comparison of an episode's reward with others."""
     max_advantage: Annotated[float | None, POSITIVE] = None
-    """Bound of an advantage, to both sides; none for no bound."""
+    """Bound of the absolute value of an advantage; no bound if it is None."""
     loss: LossPart = field(default_factory=Clip, metadata={PARTS: LOSSES})
     """The policy loss of a token."""
     critic: ValueHead | None = field(default=None, metadata={PARTS: CRITICS})
     """A value head that predicts rewards, for the advantage `gae`."""
     correction: OptionalCorrection = field(default=None, metadata={PARTS: CORRECTIONS})
-    """The weight of tokens that other weights or another arithmetic sampled: none, truncated (TIS), masked (MIS)."""
+    """Weight of tokens that were sampled with other weights or other arithmetic: none, truncated (TIS),
+    masked (MIS)."""
     kl: KL = field(default_factory=KL)
-    """The penalty for leaving the starting policy."""
+    """Penalty for the distance from the initial policy."""
     aggregation: NameOrAggregation = field(default="token", metadata={PARTS: AGGREGATIONS})
-    """What weighs the same in the loss: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5); `sum`
+    """Units with equal weight in the loss: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5); `sum`
     adds up a sample's tokens, `constant` divides that by max_completion_length."""
     entropy_coef: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Bonus for the entropy of what tokens are drawn from, in the loss."""
+    """Coefficient of the entropy bonus in the loss, for the distributions that tokens are sampled from."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -169,7 +170,7 @@ class Recipe:
 OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
 """The outcome without further terms."""
 PLAIN = Clip(0.2, 0.2, None)
-"""The clip of PPO."""
+"""The clip of PPO, with the same bound on both sides."""
 SEQUENCE = Clip(3e-4, 4e-4, None, "sequence")
 RULE = Shaping(10_000, None, 0.0, outcome_range="unit")
 """The rule's reward without further terms; a judge's score may be added."""

@@ -11,7 +11,7 @@ from palaestra.options import SERVICE
 from palaestra.trainers.validation import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_fields
 
 TrackerNames = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
-"""Named one by one on the command line: `--track wandb --track tensorboard`."""
+"""Names of trackers, one per option on the command line: `--track wandb --track tensorboard`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,30 +35,33 @@ class PlayConfig:
     """How episodes are played."""
 
     num_prompts: Annotated[int, COUNT] = 64
-    """Tasks a step."""
+    """Number of tasks per step."""
     num_generations: Annotated[int, Field(ge=2)] = 16
     """Episodes of each task: one group."""
     temperature: Annotated[float, POSITIVE] = 1.0
     """Sampling temperature, in play and in the loss."""
     max_turn_tokens: Annotated[int, COUNT] = 4096
-    """A turn that is cut here ends its episode."""
+    """Maximum tokens of a turn; a turn that is cut there ends its episode."""
     max_episode_tokens: Annotated[int | None, Field(ge=2)] = None
-    """Longest row: prompt, tool results and responses. By default the recipe's longest response plus 2560."""
+    """Maximum tokens of a row: prompt, tool results and responses. By default the recipe's longest response
+    plus 2560."""
     slots: Annotated[int, COUNT] = 256
-    """Episodes played at once."""
+    """Number of episodes played at once."""
     cache_tokens: Annotated[int | None, COUNT] = None
-    """Tokens whose keys and values the built-in engine holds; turns wait for room. `slots` rows of full length, or what
-    fits."""
+    """Maximum tokens whose keys and values the built-in engine caches; turns wait until there is space. By default
+    `slots` rows of full length, or what fits."""
     ordered: bool = False
-    """Repeat curves bit by bit: decoding waits for all running tools. The slowest tool sets the pace."""
+    """Make a run repeat bit by bit: decoding waits for all running tools, so the slowest tool limits the speed."""
     max_broken_share: Annotated[float, SHARE] = 0.05
-    """The run stops when more of a step's episodes than this are BROKEN, or dropped for a reward that is no number."""
+    """The run stops if more than this share of a step's episodes is BROKEN, or dropped for a reward that is not a
+    number."""
     max_staleness: Annotated[int, NOT_NEGATIVE] = 0
-    """Batches that are played ahead of the learner. So many updates the weights may take between the choice of a token
-    and what is learned from it. 0 plays and learns by turns; more asks for an engine with weights of its own."""
+    """Maximum number of batches played ahead of the learner, and so of weight updates between the sampling of a token
+    and the training on it. 0 plays and learns in turn; more needs an engine with its own weights."""
     max_logprob_gap: Annotated[float | None, POSITIVE] = None
-    """The run stops where engine and trainer differ by more, on average over tokens of the newest weights; none: by
-    0.001 in any token where both compute with the same float32 weights, else by 0.1 on average."""
+    """The run stops if the log-probs of engine and trainer differ by more than this, on average over tokens of the
+    newest weights. By default 0.001 for each token if both compute with the same float32 weights, else 0.1 on average.
+    """
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -74,13 +77,15 @@ class EngineConfig:
     """The engine that samples the agent's turns, and its servers."""
 
     kind: Literal["torch", "process", "vllm"] = "torch"
-    """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
+    """`torch` samples from the model in training, `process` from a copy in another process, `vllm` on servers."""
     urls: Annotated[tuple[str, ...], SERVICE] = ()
-    """Addresses of vLLM servers, as `palaestra serve vllm` prints them. The least loaded is asked."""
+    """Addresses of vLLM servers, as `palaestra serve vllm` prints them. Each request goes to the least loaded."""
     transfer: Literal["files", "nccl", "ipc"] = "files"
-    """How weights get to the servers; the other two are vLLM's own between GPUs, and need palaestra[vllm]."""
+    """How weights are sent to the servers; `nccl` and `ipc` are vLLM's own transfers between GPUs, and need
+    palaestra[vllm]."""
     weights_folder: Annotated[str, SERVICE] = ""
-    """Where weights pass as files, if the servers are on other machines: a folder that all of them see."""
+    """Folder for weights that are sent as files, if the servers are on other machines: all of them must be able to read
+    it."""
     answer_seconds: Annotated[float, POSITIVE] = 600.0
     """Seconds for one turn; pauses are not counted."""
     restart_seconds: Annotated[float, POSITIVE] = 300.0
@@ -100,23 +105,23 @@ class OptimizerConfig:
     """Settings of the optimizer: learning rates and their schedule."""
 
     algorithm: Literal["adamw", "muon"] = "adamw"
-    """`muon` steps hidden matrices by Muon and the rest by AdamW: for a model that starts from random weights."""
+    """`muon` updates hidden matrices with Muon and the rest with AdamW: for a model that starts from random weights."""
     learning_rate: Annotated[float, NOT_NEGATIVE] = 1e-6
     """AdamW's."""
     matrix_learning_rate: Annotated[float, POSITIVE] = 0.03
-    """Muon's."""
+    """Learning rate of Muon."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """`linear` falls to 5 % at the last step, `cosine` to 0 after it."""
+    """Schedule of the learning rates: `linear` falls to 5 % at the last step, `cosine` to 0 after it."""
     warmup_share: Annotated[float, BELOW_ONE] = 0.0
     """Share of the steps over which the learning rate rises."""
     adam_beta2: Annotated[float, BELOW_ONE] = 0.999
     """AdamW's second beta; the first is 0.9."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
-    """AdamW's and Muon's."""
+    """Weight decay of AdamW and Muon."""
     max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 1.0
     """Gradients are scaled down to this norm."""
     micro_batch_tokens: Annotated[int, COUNT] = 16_384
-    """Tokens in one pass: a matter of memory and speed. Common beginnings are counted once. The result is the same."""
+    """Maximum tokens of one pass; shared prefixes count once. It affects memory and speed, not the result."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -127,7 +132,7 @@ class BatchOptimizerConfig(OptimizerConfig):
     """Optimizer settings: learning rates and batch division."""
 
     num_mini_batches: Annotated[int, COUNT] = 4
-    """Optimizer steps in a pass over a batch, at most one a group."""
+    """Number of optimizer steps in a pass over a batch, at most one per group."""
     num_iterations: Annotated[int, COUNT] = 1
     """Number of passes (epochs) over a batch. The ratio always refers to the policy that sampled the batch."""
 
@@ -137,28 +142,30 @@ class ScaleConfig:
     """Settings that make a larger model fit into memory."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and arithmetic. In bfloat16 the optimizer steps on float32 copies of the weights and on float32
-    sums of their gradients. `auto` is bfloat16 on a GPU, and float32 on a CPU and for the tiny agent."""
+    """Data type of weights and computation. With bfloat16 the optimizer updates float32 copies of the weights, from
+    float32 sums of their gradients. `auto` is bfloat16 on a GPU, and float32 on a CPU and for the tiny agent."""
     fit: bool | None = None
-    """Choose what is left open, and lower the cache and micro-batches, so that the run fits into memory; by default on
-    a GPU. On a CPU what does not fit is refused by default; with False nothing is counted."""
+    """Choose the open settings, and lower the cache and micro-batches, so that the run fits into memory; by default on
+    a GPU. On a CPU a run that does not fit is refused by default; with False the memory is not estimated."""
     optimizer_bits: Literal[32, 8] | None = None
-    """Of AdamW's two moments: 8 takes 2 bytes a trained weight, not 8 (palaestra[quantized]). 32, or what fits."""
+    """Bits of AdamW's two moments: with 8 they take 2 bytes per trained weight, not 8 (palaestra[quantized]). By
+    default 32, or what fits."""
     optimizer_offload: bool | None = None
-    """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU for its steps alone. No, or
-    what fits."""
+    """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU only during its steps. By
+    default False, or what fits."""
     gradient_checkpointing: bool | None = None
-    """Keep one tensor a layer for the backward pass and compute the others again. It takes about a third more time. No,
-    or what fits."""
+    """Keep one tensor per layer for the backward pass and recompute the others. It takes about a third more time. By
+    default False, or what fits."""
     lora_r: Annotated[int, NOT_NEGATIVE] = 0
-    """Rank of a LoRA adapter, which is then all that learns; 0 for none. It needs palaestra[lora]."""
+    """Rank of a LoRA adapter, which is then the only part that is trained; 0 for no adapter. It needs
+    palaestra[lora]."""
     lora_alpha: Annotated[float, POSITIVE] = 32.0
-    """The adapter counts `lora_alpha / lora_r` times."""
+    """The output of the adapter is multiplied by `lora_alpha / lora_r`."""
     lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
     """Layers with an adapter, by the ends of their names; `all-linear` for all but embeddings and output layer."""
 
     rank_timeout: Annotated[float, POSITIVE] = 1800.0
-    """Seconds that a rank waits for the others, as for the slowest episode of a step, before it gives up."""
+    """Maximum seconds that a rank waits for the others, such as for the slowest episode of a step."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -171,7 +178,7 @@ class SaveConfig:
     checkpoint_every: Annotated[int | None, COUNT] = None
     """Steps between checkpoints; None for an epoch of imitation. There is always one at the end and at an interrupt."""
     keep_checkpoints: Annotated[int, COUNT] = 2
-    """Older checkpoints are removed."""
+    """Number of checkpoints to keep; older ones are removed."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -184,7 +191,7 @@ class PlaySaveConfig(SaveConfig):
     checkpoint_every: Annotated[int | None, COUNT] = 10
     """Steps between checkpoints. There is always one at the end and at an interrupt."""
     recorded_groups: Annotated[int, NOT_NEGATIVE] = 2
-    """Groups a step whose episodes are kept on disk. They are kept whole, with their tokens, beside all BROKEN ones; 0
+    """Number of groups per step whose episodes are kept on disk, with their tokens, in addition to all BROKEN ones; 0
     keeps none."""
 
 
@@ -196,7 +203,7 @@ class EvalConfig:
     """Steps between measurements on the held-out tasks; the model of the best one is kept. None measures only before
     and after."""
     early_stopping_patience: Annotated[int | None, COUNT] = None
-    """The run ends after so many measurements in a row without more success than the best before them."""
+    """The run ends after this many evaluations in a row without more success than the best one before them."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -209,32 +216,32 @@ class ColdStartConfig:
     """How the agent learns from demonstrations before the run. The defaults are the tiny agent's."""
 
     demonstrations: Annotated[int | None, COUNT] = None
-    """Episodes of the demonstrator; by default 6000 for the tiny agent, and no cold start for another model."""
+    """Number of episodes of the demonstrator. By default 6000 for the tiny agent, and no cold start for another model."""
     tool_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """Share of them in which it uses its tool."""
+    """Share of these episodes in which the demonstrator uses its tool."""
     layers: Annotated[int, COUNT] = 2
-    """Depth of the tiny agent."""
+    """Number of layers of the tiny agent."""
     imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
-    """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Where no
-    demonstration used one, the share of the demonstrations' success that all episodes are to reach."""
+    """Success at which imitation may end, over the episodes in which a tool call succeeded. If no demonstration used a
+    tool, the share of the demonstrations' success that all episodes must reach."""
     imitation_steps: Annotated[int, COUNT] = 700
-    """Steps after which initial weights that have not reached the gate are given up."""
+    """Number of steps after which an attempt that has not reached the gate ends."""
     imitation_warmup: Annotated[int, COUNT] = 20
-    """Steps over which the learning rate rises."""
+    """Number of steps over which the learning rate rises."""
     imitation_decay: Annotated[int, NOT_NEGATIVE] = 150
-    """Steps in which the learning rate falls to 0 once the gate is passed."""
+    """Number of steps in which the learning rate falls to 0 once the gate is passed."""
     first_gate: Annotated[int, COUNT] = 300
-    """Steps before the gate is first measured."""
+    """Number of steps before the gate is first measured."""
     gate_every: Annotated[int, COUNT] = 50
-    """Steps between measurements of the gate."""
+    """Number of steps between measurements of the gate."""
     gate_episodes: Annotated[int, COUNT] = 192
-    """Episodes that the gate is measured on."""
+    """Number of episodes that the gate is measured on."""
     imitation_batch_rows: Annotated[int, COUNT] = 32
-    """Rows a step."""
+    """Number of rows in each imitation step."""
     imitation_learning_rate: Annotated[float, POSITIVE] = 5e-5
-    """AdamW's, for another model than the tiny agent, which learns with Muon and rates of its own."""
+    """Learning rate of AdamW for a pretrained model. The tiny agent uses Muon with its own rates."""
     max_attempts: Annotated[int, COUNT] = 5
-    """Initial weights of the tiny agent that are tried. Another model has one attempt."""
+    """Maximum number of initial weights that are tried for the tiny agent. A pretrained model has one attempt."""
 
     def __post_init__(self) -> None:
         check_fields(self)

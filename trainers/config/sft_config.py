@@ -34,27 +34,27 @@ class SFTConfig(PromptConfig):
     files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = ()
     """Episode files, or folders of them (a run's folder too)."""
     model: Annotated[str, tyro.conf.arg(aliases=["-m"])] = "tiny"
-    """Who learns: a model's folder or hub name, or `tiny` for the built-in agent, which is made for these episodes."""
+    """Model to train: a folder or hub name, or `tiny` for the built-in agent, which is made for these episodes."""
     format: str | None = None
-    """Call format that the student learns to write; the one of its chat template by default. Calls of the episodes are
-    written anew in it, and stay as they are for a template that writes none."""
+    """Call format that the student learns to write; by default that of its chat template. Calls of the episodes are
+    converted to it; they stay as they are if the template writes none."""
     thinking: Literal["keep", "strip"] = "keep"
-    """What becomes of `<think>` blocks in the episodes: `strip` leaves out what was thought."""
+    """How `<think>` blocks of the episodes are treated: `strip` removes the thinking."""
     imitated_turns: Literal["all", "worked"] = "all"
-    """Which turns are learned: `worked` has those with a call that failed as context, so that the way out of a fault is
-    learned and not the fault."""
+    """Turns to imitate: with `worked`, a turn with a failed call is only context, so that the agent learns to recover
+    from the fault, not to make it."""
     epochs: Annotated[int, COUNT] = 5
-    """How often each episode is imitated."""
+    """Number of times that each episode is imitated."""
     batch_rows: Annotated[int, COUNT] = 32
-    """Rows an optimizer step: an episode is one, or more where the chat template rewrites history."""
+    """Rows per optimizer step: an episode is one row, or more if the chat template rewrites earlier messages."""
     max_row_tokens: Annotated[int, Field(ge=2)] = 32_768
-    """Longest row in tokens; a longer one is cut off at the end."""
+    """Maximum tokens of a row; a longer one is cut off at the end."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
-    """Decides the order, and the tiny agent's initial weights."""
+    """Seed of the order of rows, and of the tiny agent's initial weights."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: a GPU if there is one."""
     track: Annotated[TrackerNames, SERVICE] = ()
-    """Trackers that get the metrics, beside the run's folder. One of wandb, trackio, tensorboard, or several."""
+    """Trackers that get the metrics, in addition to the run's folder: one or several of wandb, trackio, tensorboard."""
     optimizer: OptimizerConfig = _OPTIMIZER
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: SaveConfig = field(default_factory=SaveConfig)

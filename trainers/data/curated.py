@@ -23,7 +23,7 @@ _KIND = "curated tasks"
 _KEYS = ("task", "id", "prompt", "passed", "played")
 """Keys of a task in the file, in the order of the fields of `Rated`."""
 _COMPARED = 64
-"""Most tasks whose prompts are compared with those of the environment: to generate all prompts may take long."""
+"""Maximum number of tasks whose prompts are compared with those of the environment: generating all may take long."""
 
 
 @dataclass(frozen=True, slots=True)

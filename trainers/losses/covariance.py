@@ -26,11 +26,11 @@ class ClipCov:
     """The loss of `Clip`, without a few random tokens among those whose covariance is between two bounds."""
 
     clip_cov_ratio: Annotated[float, Field(gt=0, le=1)] = 2e-4
-    """Share of all tokens that is taken out: at most so many of those within the bounds."""
+    """Share of all tokens that is left out; only tokens within the bounds are left out."""
     clip_cov_low: float = 1.0
-    """Smallest covariance of a token that may be taken out."""
+    """Smallest covariance of a token that may be left out."""
     clip_cov_high: float = 5.0
-    """Largest covariance of a token that may be taken out."""
+    """Largest covariance of a token that may be left out."""
     within: Clip = field(default=_PLAIN)
     """The clip of all other tokens."""
 
@@ -61,9 +61,9 @@ class KLCov:
     """`-ratio A`, plus a penalty `|logprob - old|` for the tokens with the largest covariance."""
 
     kl_cov_ratio: Annotated[float, Field(gt=0, le=1)] = 2e-4
-    """Share of all tokens that is held, the largest covariances first."""
+    """Share of all tokens that get the penalty, the largest covariances first."""
     kl_cov_coef: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Coefficient of the penalty `|logprob - old|` for a held token."""
+    """Coefficient of the penalty `|logprob - old|`."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -22,9 +22,10 @@ class ValueHead:
     critic_width: Annotated[int, COUNT] = 256
     """Units of its inner layer."""
     critic_learning_rate: Annotated[float, POSITIVE] = 1e-3
-    """AdamW's, for the head alone; the run's schedule and its max_grad_norm hold for it too."""
+    """Learning rate of AdamW for the head; the run's schedule and max_grad_norm apply to it too."""
     cliprange_value: Annotated[float | None, POSITIVE] = 0.2
-    """A value may move so far from what it was before the batch; the larger of both losses counts. None: no bound."""
+    """Bound on the change of a value from its value before the batch; the larger of both losses counts.
+    None: no bound."""
 
     def __post_init__(self) -> None:
         check_fields(self)

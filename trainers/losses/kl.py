@@ -32,11 +32,11 @@ class KL:
     """A penalty for the distance of the policy from the run's initial policy."""
 
     beta: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Its weight in the loss; 0 for none."""
+    """Weight of the KL in the loss; 0 for none."""
     kl_estimator: NameOrEstimator = field(default="k3", metadata={PARTS: KL_ESTIMATORS})
     """Estimator of the KL of a token: k1, k2, k3, or a function of the log-probs and those of the reference."""
     kl_in_reward: bool = False
-    """Charge it to the reward, token by token, in place of the loss; k1 is usual there."""
+    """Subtract the KL from the reward, token by token, instead of adding it to the loss; k1 is usual there."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -34,25 +34,26 @@ class ReasoningReward:
     """Settings of a served reward model that reads whole episodes (Agent-RRM)."""
 
     url: Annotated[tuple[str, ...], SERVICE] = ()
-    """Its servers, up to and without `/chat/completions`; the least loaded is asked."""
+    """Base URLs of its servers, without `/chat/completions`; each request goes to the least loaded."""
     served_as: str = "rrm"
     """Name of the model on its servers."""
     score_weight: Annotated[float, NOT_NEGATIVE] = 0.3
     """Weight of the score, added to the reward of the rule: the paper's lambda."""
     clamp: bool = True
-    """Move a score out of range to the nearer bound, and count it; otherwise it is asked for again."""
+    """Move a score out of range to the nearer bound, and count it; otherwise the verdict is requested again."""
     verdict_tokens: Annotated[int, COUNT] = 1400
-    """Most tokens of a verdict."""
+    """Maximum tokens of a verdict."""
     read_chars: Annotated[int, COUNT] = 48_000
-    """Characters of an episode that the judge is shown; of a longer one tool results are cut first, and it says so."""
+    """Maximum characters of an episode that the judge is shown. In a longer one, tool results are cut first, with a
+    note."""
     tries: Annotated[int, COUNT] = 5
-    """How often it is asked for a verdict that can be read."""
+    """Maximum number of requests for a verdict that can be parsed."""
     verdict_seconds: Annotated[float, POSITIVE] = 60.0
     """Timeout for one answer, in seconds."""
     deadline: Annotated[float, POSITIVE] = 180.0
     """Seconds for a verdict, all tries together; then the episode is dropped."""
     at_once: Annotated[int, COUNT] = 64
-    """Episodes that are judged at once."""
+    """Number of episodes that are judged at once."""
     key_env: Annotated[str, SERVICE] = DEFAULT_KEY
     """Environment variable that holds the servers' key."""
 
@@ -79,7 +80,7 @@ class ReasoningReward:
         return ReasoningJudge(self)
 
     def _served(self, url: str) -> EndpointConfig:
-        # No retries here: the next server is asked at once.
+        # No retries here: the request goes to the next server at once.
         limits: dict[str, Any] = {"timeout": self.verdict_seconds, "patience": 0.0, "max_concurrent": self.at_once}
         return EndpointConfig(url, self.served_as, api_key_env=self.key_env, **limits)
 

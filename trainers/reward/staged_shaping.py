@@ -32,22 +32,24 @@ class StagedShaping:
     max_completion_length: Annotated[int, COUNT] = 20_480
     """Longest response in tokens."""
     parse_weight: Annotated[float, NOT_NEGATIVE] = 0.1
-    """Share of calls that could be read."""
+    """Weight of the share of calls that could be parsed."""
     call_weight: Annotated[float, NOT_NEGATIVE] = 0.1
-    """Share of calls to a tool that exists, with arguments that it takes."""
+    """Weight of the share of calls to an existing tool with valid arguments."""
     format_weight: Annotated[float, NOT_NEGATIVE] = 0.1
-    """An answer with the mark in it, once, that the task asks for: "Answer:", a box, <answer>; else any answer."""
+    """Weight of the answer's format: the mark that the task asks for ("Answer:", a box, <answer>) occurs exactly once;
+    if it asks for none, any answer counts."""
     quality_weight: Annotated[float, POSITIVE] = 0.7
-    """How good the answer is. Weights count by their share of all."""
+    """Weight of the answer's quality. All weights are divided by their sum."""
     calls_required: bool = False
-    """Whether an episode without a call fails its first stage, where there are tools."""
+    """Let an episode without a call fail its first stage, if there are tools."""
     quality_part: str = ""
-    """The part of the environment's reward that is the quality; by default `quality`, or success without one."""
+    """Part of the environment's reward that is the quality; by default `quality`, or success if there is no
+    such part."""
     binary: bool = False
-    """Pay for success alone, 1 or 0: what the paper compares with."""
+    """Reward only success, with 1 or 0: the paper's baseline."""
     curriculum: bool = False
-    """Move the weights with the share of episodes that reach the last stage. A changing reward compares with nothing,
-    so success is what to look at."""
+    """Change the weights with the share of episodes that reach the last stage. The reward then changes during the run,
+    so compare runs by success."""
     curriculum_decay: Annotated[float, BELOW_ONE] = 0.9
     """Decay per step of the moving average of that share."""
 

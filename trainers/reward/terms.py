@@ -18,15 +18,16 @@ class Shaping:
     """Function that computes the terms of an episode's training reward. Their sum is compared within a group."""
 
     max_completion_length: Annotated[int, COUNT] = 20_480
-    """Longest response in tokens: where the overlong penalty is whole."""
+    """Longest response in tokens; the overlong penalty reaches -1 there."""
     overlong_share: Annotated[float | None, Field(gt=0, le=1)] = 0.2
-    """Last share of the longest response over which the penalty grows; none for no penalty."""
+    """Last share of the longest response over which the penalty grows; None means no penalty."""
     tool_bonus: float = 0.1
-    """Per call that worked, for wrong answers. The paper and its code count every call, which is farmed."""
+    """Bonus for each call that succeeded, for wrong answers. The paper and its code count every call, which agents can
+    exploit."""
     bonus_on_correct: bool = False
     """True to give right answers the bonus too, as the paper prints it. The paper's code does not, like the default."""
     outcome_range: Literal["signed", "unit"] = "signed"
-    """The outcome from -1 to 1 (arXiv 2510.11701), or from 0 to 1 as environments give it (2601.22154), to which a
+    """Range of the outcome: -1 to 1 (arXiv 2510.11701), or 0 to 1 as environments give it (2601.22154), to which a
     judge's score is added."""
     wrong_cap: float = -0.6
     """Highest outcome of a wrong answer with its bonus."""

@@ -60,7 +60,7 @@ class Checkpoint:
     state: Mapping[str, Any]
     """State of the sampler."""
     fingerprint: str
-    """Fingerprint of the model."""
+    """Digest of the names, shapes and types of the model's parameters (`fingerprint`)."""
     versions: Mapping[str, str]
     """Versions of Python and of the libraries that wrote it."""
 

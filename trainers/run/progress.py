@@ -15,7 +15,7 @@ class Progress:
     step: int
     total: int
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics by name. Whoever takes steps from `train` may add to them before the step is logged."""
+    """Metrics by name. The caller that receives the steps of `train` may add to them before the step is logged."""
     note: str = ""
     """A sentence to print on its own line, such as a restart or a skipped update."""
     rollouts: Sequence[tuple[Episode, tuple[Lesson, ...]]] = ()

@@ -19,13 +19,13 @@ class Dynamic:
     """Batches of groups whose members differ. A batch is smaller if `max_rounds` rounds had too few such groups."""
 
     compared: Compared = "success"
-    """What must differ within a group: success, as DAPO's accuracy, or the training reward with all its terms (a tool
-    bonus alone makes a group of failures differ)."""
+    """Value that must differ within a group: success, as DAPO's accuracy, or the training reward with all its terms (a
+    tool bonus alone makes a group of failures differ)."""
     max_rounds: Annotated[int, COUNT] = 10
-    """Groups played for a batch at most, by num_prompts."""
+    """Maximum number of groups played for a batch, as a multiple of num_prompts."""
     give_up: Annotated[int | None, Field(ge=2)] = None
-    """Stop playing a group after so many members that all ended alike. It saves tokens and loses rare successes: of a
-    task solved once in ten, two thirds of the groups that would have been kept after 4. None plays all members."""
+    """Stop playing a group after this many members that all ended alike. It saves tokens but loses rare successes: with
+    4, and a task solved once in ten, two thirds of the groups that would have been kept. None plays all members."""
 
     def __post_init__(self) -> None:
         check_fields(self)

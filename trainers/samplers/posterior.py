@@ -31,11 +31,12 @@ class Posterior:
     prior: Annotated[float, POSITIVE] = 0.5
     """Both parameters of the Beta prior: below 1 it expects tasks to be solved nearly always or nearly never."""
     sharpness: Annotated[float, POSITIVE] = 4.0
-    """A task's chance goes by this power of how likely its group is to have something to compare."""
+    """Exponent: a task's chance is proportional to the probability that its group has different outcomes, to this
+    power."""
     fading: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """What is left of what was known of a task at each new group of it."""
+    """Factor of the earlier evidence on a task at each new group of it."""
     exploring: Annotated[float, SHARE] = 0.02
-    """Share of groups that are drawn evenly, so that nothing is given up for ever."""
+    """Share of groups whose task is drawn uniformly, so that no task is excluded for ever."""
 
     def __post_init__(self) -> None:
         check_fields(self)

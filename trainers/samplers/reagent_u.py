@@ -41,10 +41,11 @@ class Refined:
     """Each attempt is followed by a second one that reads its critique: a group has twice num_generations members."""
 
     max_prefix_tokens: Annotated[int, COUNT] = 13_824
-    """Longest first attempt with its critique, as the second one reads them, about. Of a longer one tool results are
-    cut first."""
+    """Approximate maximum tokens of a first attempt with its critique, as the second one reads them. In a longer one,
+    tool results are cut first."""
     max_rounds: Annotated[int, COUNT] = 1
-    """Groups played for a batch at most, by num_prompts; above 1 a group whose members are all equal is replaced."""
+    """Maximum number of groups played for a batch, as a multiple of num_prompts; above 1 a group whose members are all
+    equal is replaced."""
     compared: Compared = "reward"
     """Value that must differ within a group if max_rounds is above 1."""
 

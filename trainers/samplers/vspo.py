@@ -26,15 +26,17 @@ class VSPO:
     """Settings of VSPO, which replaces groups of low value within a batch. The paper's ablation varies these."""
 
     refill: Literal["value", "random", "left-out", "none"] = "value"
-    """How groups that teach nothing are replaced: by value, at random, by nothing; `none` leaves them in, as GRPO."""
+    """Replacement of low-value groups: copies drawn by value, copies drawn at random, or nothing (`left-out`); `none`
+    keeps these groups, as GRPO does."""
     damping: Literal["geometric", "inverse-root", "none"] = "geometric"
-    """How a copy counts less: the j-th by `gamma^j`, all `m` of a group by `1 / sqrt(m)`, or not at all."""
+    """Weight of the entries of a group (itself and its copies): `gamma^j` for the j-th copy, `1 / sqrt(m)` for each of
+    `m` entries, or 1."""
     copy_gamma: Annotated[float, Field(gt=0, le=1)] = 0.5
     """gamma of the geometric damping: a group weighs less than `1 / (1 - gamma)` with all its copies."""
     max_copies: Annotated[int | None, COUNT] = 4
-    """Largest number of copies of a group, the original not counted; none for no limit."""
+    """Maximum number of copies of a group, the original not counted; None means no limit."""
     low_value: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Groups of this value or less are replaced; 0 for those without any (v2 of the paper), more for v1."""
+    """Groups of this value or less are replaced; 0 replaces only groups of value 0 (v2 of the paper), more gives v1."""
     value_spread: Literal["deviation", "variance"] = "deviation"
     """Measure of uncertainty within a group: population standard deviation or variance of the outcomes."""
     compared: Compared = "reward"
@@ -112,7 +114,7 @@ class Refilling(InOrder):
         }
 
     def _histogram(self, kept_groups: Sequence[int], copies: Sequence[int]) -> dict[int, int]:
-        """Return for 0, 1, ... up to the most copies allowed, how many of the kept groups have so many copies."""
+        """Return for 0, 1, ... up to the maximum number of copies, how many of the kept groups have so many copies."""
         times = Counter(Counter(copies)[group] for group in kept_groups)
         max_copies = self._options.max_copies
         return {

@@ -52,7 +52,7 @@ def plot(path: Path, analysis: Analysis) -> None:
     figure = Figure(figsize=(5 * _COLUMNS, 2.8 * rows), layout="constrained")
     panels = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for axes, name in zip(panels, names, strict=False):
-        # Line styles differ, so that the lines can be told apart without colours.
+        # Line styles differ, so that the lines can be distinguished without colours.
         for group, style in zip(analysis.groups, cycle(["-", "--", ":", "-."]), strict=False):
             steps, middle, low, high = _band(group, name)
             if steps:

@@ -24,7 +24,7 @@ from palaestra.protocols import Completion, PauseMode
 log = logging.getLogger("palaestra.engines")
 
 TRIES = 4
-"""Count of tries of a turn before it gets a fault; waiting for a server is not a try."""
+"""Number of tries of a turn before it gets a fault; waiting for a server is not a try."""
 _SETTLE_SECONDS = 2.0
 """Seconds to wait for the answers of turns that a pause has ended."""
 _ABORT_SECONDS = 2.0

@@ -34,7 +34,7 @@ class Launch:
     python: Path
     model: str
     kind: str
-    """`cpu` or `cuda`."""
+    """Kind of machine: `cpu` or `cuda`."""
     host: str = "127.0.0.1"
     dtype: str = "auto"
     max_model_len: int | None = None

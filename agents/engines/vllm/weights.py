@@ -18,7 +18,7 @@ from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Replica, Request
 _HEAD_GAP = 1e-3
 """Largest difference of an output head from its weights; in bfloat16 on a CPU the head is exact too."""
 _KEPT_FOLDERS = 2
-"""Count of folders to keep: the newest, and the one before it, which a server may still be reading."""
+"""Number of folders to keep: the newest, and the one before it, which a server may still be reading."""
 
 
 class WeightFiles:

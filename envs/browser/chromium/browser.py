@@ -38,8 +38,8 @@ class ChromiumBrowser:
         """Chromium starts when its first session takes its first action.
 
         `allow` lists the hosts that may be reached (`envs.browser.network.allow`). `view` is "numbered", or
-        "accessibility": the tree that screen readers get, with the numbered text below it. `sandboxed` tells whether
-        Chromium puts its pages into its own sandbox; None means yes, except as root, where Chromium cannot. At most
+        "accessibility": the tree that screen readers get, with the numbered text below it. If `sandboxed`, Chromium
+        puts its pages into its own sandbox; None means True, except as root, where Chromium cannot. At most
         `max_contexts` episodes run at a time, others wait. A new Chromium takes the next episodes after `max_episodes`,
         or when the old one uses `max_memory_mb` of memory.
         """

@@ -57,7 +57,7 @@ def _playwright_chromium() -> str | None:
 
 @dataclass(eq=False)
 class Running:
-    """A running browser."""
+    """A running Chromium with its open contexts."""
 
     browser: Any
     protocol: Any

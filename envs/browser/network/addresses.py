@@ -42,7 +42,7 @@ _looking = threading.BoundedSemaphore(MAX_LOOKUPS)
 
 
 class AddressRefused(ToolError):
-    """Raised for an address that must not be reached. The agent is told the reason."""
+    """Raised for an address that must not be reached. The agent sees the reason."""
 
 
 class Unreached(ToolError):

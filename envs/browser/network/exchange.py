@@ -27,7 +27,7 @@ _MAX_EARLY = 10
 
 
 class Exchange:
-    """Serves one connection."""
+    """Serves one connection of a browser to the proxy."""
 
     def __init__(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import h11

@@ -150,7 +150,7 @@ class TextSession(BrowserSession):
         return await self.submit(element.number, seconds) if element.tag == "input" else self._page()
 
     async def submit(self, number: int, seconds: float = 30.0) -> Page:
-        """Send the form of an element with this element, if it is a submit button, or with the form's first button."""
+        """Send the form of an element: with this element if it is a submit button, else with the first button."""
         document = self._document()
         _, element = self._element(number)
         form = forms.form_of(document, element)

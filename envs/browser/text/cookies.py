@@ -22,14 +22,17 @@ class Cookie(NamedTuple):
 
 
 class Jar:
-    """A session's cookies."""
+    """The cookies of one session."""
 
     def __init__(self) -> None:
         self.cookies: dict[tuple[str, str, str], Cookie] = {}
         """Cookies by domain, path and name."""
 
     def of(self, url: SplitResult) -> dict[str, str]:
-        """Return the cookies to send to this address, by name. Of two with one name, the one with the longer path."""
+        """Return the cookies to send to this address, by name.
+
+        If two have one name, the one with the longer path is sent.
+        """
         if not self.cookies:
             return {}
         host, path, now = url.hostname or "", url.path or "/", time.time()

@@ -35,7 +35,7 @@ class ParsedPage:
     numbered: tuple[int, ...] = ()
     """Index in `elements` of each numbered element."""
     forms: tuple[Mapping[str, str], ...] = ()
-    """Attributes of each form."""
+    """Attributes of each form, in the order of the page."""
     base: str = ""
     refresh: tuple[float, str] | None = None
     """Delay in seconds, and the address to go to."""

@@ -47,7 +47,7 @@ class Download(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Result of a request."""
+    """The page that a request returned, and its address after all redirects."""
 
     url: str
     document: ParsedPage

@@ -13,7 +13,7 @@ TOKEN = re.compile(
     rf"([^<]++)|<([a-zA-Z][^\s>/]*+)({_ATTRIBUTES})[^>]*>(?:([^<]*+)(<)/\2>)?+|</([^>]*)>|<(?:!--.*?-->|[^>]*>)",
     re.DOTALL,
 )
-"""A text; an element with only text, as most are; a start tag; an end tag."""
+"""Pattern of one token: a text, an element with only text (the most frequent), a start tag, or an end tag."""
 _ATTRIBUTE = re.compile(r' ([^\s>/]+?)="([^"]*)"')
 _HIDDEN = re.compile(r' (?:hidden="|aria-hidden="true"|style="[^"]*display:\s*none)', re.IGNORECASE)
 _LABEL = re.compile(rf"<label({_ATTRIBUTES})[^>]*>(.*?)</label>", re.DOTALL)

@@ -1,6 +1,6 @@
-"""The container engine: how to connect to it through the `docker` library, and what it supports.
+"""The container engine (Docker or Podman): how to connect to it through the `docker` library, and what it supports.
 
-The library is imported only when an engine is first used. Podman works too, through its socket.
+The library is imported only when the container engine is first used. Podman works through its socket.
 """
 
 import os
@@ -26,7 +26,7 @@ TUNNEL = (
 
 
 class DockerConnection:
-    """A connection to an engine that answers."""
+    """A connection to a container engine that answers."""
 
     def __init__(self, engine: str | None) -> None:
         docker = library()

@@ -10,7 +10,9 @@ from palaestra.envs.sandboxes.docker.connection import NAME
 def capabilities(
     guards: Mapping[str, Any], engine: Mapping[str, Any], *, podman: bool, runtime: str | None
 ) -> Capabilities:
-    """Return the capabilities, from the guards that a supervisor found in a container, and the engine's information."""
+    """Return the capabilities, from the guards that a supervisor found in a container, and the container engine's
+    information.
+    """
     tree, counted = bool(engine.get("MemoryLimit")), bool(engine.get("PidsLimit"))
     landlock = int(guards["landlock"])
     notes = {

@@ -16,7 +16,8 @@ RUNNER_PROCESSES = 6
 """Processes of the runner: a supervisor, three warm interpreters, an init, and one more while it forks. The engine
 counts all processes of a container together, so a program can use those that the runner does not have at the moment."""
 LEAST_PROCESSES = 16
-"""Smallest process limit: the program of the engine that becomes the supervisor starts with at most so many threads."""
+"""Smallest process limit: the container engine's program that becomes the supervisor starts with up to this many
+threads."""
 MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",

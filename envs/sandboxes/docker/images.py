@@ -1,8 +1,8 @@
 """The images that programs run in: their names, checks and builds.
 
-An image contains the runner of one version of palaestra, and a label with that version. Our own image is found by a tag
-with the version. If you build an image on one of ours, its label is checked. The Dockerfiles are in `sandbox_images/`,
-each with a page that describes it.
+An image contains the runner of one version of palaestra, and a label with that version. Palaestra's own images are
+found by a tag with the version; if you build an image on one of them, its label is checked. The Dockerfiles are in
+`sandbox_images/`, each with a page that describes it.
 """
 
 import functools
@@ -38,10 +38,7 @@ def runner_version() -> str:
 
 
 def tag(name: str) -> str:
-    """Return the full name of an image of this version of palaestra.
-
-    The name of an image that is not ours is returned unchanged.
-    """
+    """Return the full name of this version's image; the name of an image that is not palaestra's is unchanged."""
     return f"palaestra/{name}:{runner_version()}" if name in PURPOSES else name
 
 

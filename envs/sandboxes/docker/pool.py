@@ -198,7 +198,9 @@ class ContainerPool:
 
     def _finish(self, container: Container) -> None:
         container.socket.end()
-        with contextlib.suppress(Broken):  # an engine that fails; the container has lost its stream, and dies
+        with contextlib.suppress(
+            Broken
+        ):  # the container engine failed; the container ends, because it has lost its stream
             self._end(container)
 
     def _refill(self) -> None:

@@ -1,4 +1,4 @@
-"""Limits on what all clients of a server use together: some programs run at once, some wait, others are refused."""
+"""Limits on the total use of a server by all clients: some programs run at once, some wait, others are refused."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,18 +10,18 @@ from palaestra.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits on what all clients of a server use together."""
+    """Limits on the total use of a server by all clients."""
 
     most_sessions: int = 256
-    """Sessions alive at once."""
+    """Maximum number of sessions alive at once."""
     most_running: int = 32
-    """Programs that run at once; others wait."""
+    """Maximum number of programs that run at once; others wait."""
     most_waiting: int = 256
-    """Programs that wait; others are refused for now."""
+    """Maximum number of waiting programs; further ones are refused until a place is free."""
     most_seconds: float = 600.0
-    """The longest time that a run may ask for."""
+    """Maximum timeout of a run, in seconds."""
     idle_seconds: float = 900.0
-    """A session that nobody has touched for so long is ended."""
+    """Seconds without a request after which a session is ended."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

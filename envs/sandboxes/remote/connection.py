@@ -1,6 +1,4 @@
-"""The connection to a sandbox server, usable with and without an event loop.
-
-It repeats requests after temporary failures.
+"""The connection to a sandbox server, usable with and without an event loop. It retries after temporary failures.
 
 Temporary failures are: no connection, a lost connection, a full server, and a proxy's error page. A request is repeated
 for `patience` seconds; then `Broken` is raised. A wrong token raises `UsageError` at once, because every request would

@@ -30,7 +30,7 @@ _STOPPING = 2
 
 
 class _Door(socket.socket):
-    """A listening socket that knows which accepted connections are strangers."""
+    """A listening socket that tracks the accepted connections whose first request has not arrived (strangers)."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, fileno=listening.detach())

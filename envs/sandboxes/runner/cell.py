@@ -36,14 +36,14 @@ from . import syscalls as kernel
 
 _NAMESPACES = kernel.NEW_NAMESPACES & ~(kernel.CLONE_NEWUSER | kernel.CLONE_NEWCGROUP)
 _AGENT = 1000
-"""User and group that an agent sees itself as where it cannot have ids of its own."""
+"""User and group that an agent sees as its own, if it cannot have ids of its own."""
 _FIRST_SLOT, _SLOTS, _OWNERS = 1 << 30, 1 << 12, 1 << 18
 
 _OWN_INODES = 4  # of the scratch's count: the root, the two folders, and one that tmpfs keeps
 
 _own_pid_namespace = -1
 places: root.MountPlan = []
-"""Folders that this zygote shows, once it is entered."""
+"""Folders that this zygote shows, after it was entered."""
 _mapped = 0
 _top: list[str] = []
 """Entries of the root, because a branch cannot list it any more."""
@@ -140,7 +140,7 @@ def confine(limits: Mapping[str, Any], slot: int, settings: CellSettings, keep: 
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    # Or /proc/self would belong to root, and not even what is ours could be opened.
+    # Otherwise /proc/self would belong to root, and this process could not open its own files there.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     with contextlib.suppress(OSError):  # where memory runs out round us, the agent's program is to go, not a trainer
         hierarchies.write("/proc/self/oom_score_adj", 1000)
@@ -195,7 +195,7 @@ def user_of(slot: int, settings: CellSettings) -> int | None:
 def _unshare_with_user(flags: int) -> None:
     """Enter a user namespace whose only user is the agent's; outside it is the user of this process."""
     user, group = os.geteuid(), os.getegid()
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # otherwise this process could not write the maps
     kernel.unshare(kernel.CLONE_NEWUSER | flags)
     for name, text in [("uid_map", f"{_AGENT} {user} 1"), ("setgroups", "deny"), ("gid_map", f"{_AGENT} {group} 1")]:
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
@@ -205,9 +205,8 @@ def _unshare_with_user(flags: int) -> None:
 def _continue_as_init() -> None:
     """Fork, and return only in the child, the first process of the new pid namespace.
 
-    The parent ends with the child's status.
-
-    So if a process sends the parent a SIGTERM and waits for its end, all processes of the namespace have ended by then.
+    The parent ends with the child's status. So if a process sends the parent a SIGTERM and waits for its end, all
+    processes of the namespace have ended by then.
     """
     pid = os.fork()
     if pid == 0:
@@ -215,7 +214,7 @@ def _continue_as_init() -> None:
         return
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, signal.SIGKILL))  # then the end is seen below
-    kernel.close_all_but(())  # or whoever waits for an end of file would wait for this process too
+    kernel.close_all_but(())  # otherwise readers that wait for an end of file would wait for this process too
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
         os.kill(os.getpid(), -code)
@@ -223,9 +222,9 @@ def _continue_as_init() -> None:
 
 
 def _replace_environment(settings: CellSettings, packages: list[str]) -> None:
-    """Replace the caller's environment variables by a few of ours.
+    """Replace the caller's environment variables by a few fixed ones.
 
-    Overwrite the old ones in memory, because /proc shows them.
+    Overwrite the old ones in memory: /proc shows them.
     """
     scratch = "/tmp" if _has_namespaces(settings) else f"{_scratch(settings)}/tmp"
     programs = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]

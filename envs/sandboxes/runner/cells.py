@@ -19,7 +19,7 @@ from .orders import READY, REFUSED
 from .output import Outputs
 
 CONSOLE_BYTES = 2**17
-"""The longest reply of a console that is read."""
+"""Maximum bytes of a console's reply that are read."""
 
 CellMessage = dict[str, Any]
 _buffer = bytearray(CONSOLE_BYTES)
@@ -94,7 +94,7 @@ class Process:
         if not message:
             self.hung_up = True
             self._host.unwatch(self.channel.fileno())
-        elif not self.ready and message[:1] == REFUSED:  # the first word is ours: no program has run yet
+        elif not self.ready and message[:1] == REFUSED:  # this first message is trusted: no program has run yet
             self.refused = message[1:].decode(errors="replace")
         elif self.ready and self.awaited and not self.reply and message.startswith(self.awaited):
             self.reply = message

@@ -24,14 +24,14 @@ _KILL_ROUNDS = 200
 _MAX_IDLE = 16
 _COUNTERS_BYTES = 256
 _LEFTOVER_SHARE = 64
-"""A group is reused if the kernel still counts less than one 64th of its memory limit for what has ended."""
+"""A group is reused if the kernel still counts less than 1/64 of its memory limit for ended processes."""
 
 
 class Cgroup:
     """One session's group: a folder in version 2, one for each controller in version 1."""
 
     def __init__(self, memory: Path, pids: Path, *shares: Path) -> None:
-        """`shares` are folders of version 1: one shares out the processor, and one counts its use."""
+        """`shares` are folders of version 1: one divides the processor among groups, and one counts its use."""
         self._memory, self._pids = memory, pids
         self.folders = list(dict.fromkeys((memory, pids, *shares)))
         """Folders that processes join and that are removed in the end; none if the group is an engine's."""
@@ -94,7 +94,7 @@ class Cgroup:
     def kill(self) -> None:
         """Kill all processes, and those that they fork meanwhile.
 
-        Kill none in an engine's group, which contains the runner.
+        In a container's own group, which contains the runner, kill none.
         """
         if not self.folders:
             return
@@ -103,7 +103,7 @@ class Cgroup:
             write(self._memory / "cgroup.kill", 1)
             return
         with contextlib.suppress(OSError):
-            write(self._pids / "pids.max", 0)  # nobody forks any more: the rounds come to an end
+            write(self._pids / "pids.max", 0)  # no process can fork any more, so the rounds end
         for _ in range(_KILL_ROUNDS):
             alive = self.processes()
             for pid in alive:

@@ -1,6 +1,4 @@
-"""A client's stream: it reads requests, executes one at a time, and answers.
-
-When the client closes it, its session ends.
+"""A client's stream: it reads requests, executes one at a time, and answers. When it closes, its session ends.
 
 `supervisor` is the loop that calls this module, and `sessions` executes the requests.
 """
@@ -16,7 +14,7 @@ from .runs import Failure, read_run
 from .sessions import RunnerSession
 
 BODY_BYTES = 2**28
-"""The largest body of a request: what a session is given to start with."""
+"""Maximum bytes of a request's body, which may hold a session's initial files."""
 _buffer = bytearray(2**18)
 _view = memoryview(_buffer)
 

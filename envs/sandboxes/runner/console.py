@@ -157,7 +157,7 @@ class Console:
                 _set_handler(_SIGINT, _interrupt)
                 work()
             finally:
-                _set_handler(_SIGINT, _IGNORE)  # one that comes late is meant for nobody
+                _set_handler(_SIGINT, _IGNORE)  # a late signal belongs to no run
         except SystemExit as error:
             return _exit_code(error)
         except BaseException as error:  # the agent's own errors, whatever they are: it reads them

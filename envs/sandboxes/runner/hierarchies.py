@@ -18,14 +18,14 @@ from .syscalls import Unavailable
 
 NEEDED = ("memory", "pids")
 WANTED = ("cpu", "cpuacct")
-"""A share of the processor, and a count of what was used of it; version 2 counts it in any group."""
+"""Optional controllers: a share of the processor, and a count of its use; version 2 counts it in any group."""
 _PREFIX = "palaestra"
 _MEMBERS = f"{_PREFIX}-members"  # the leaf
 _MOST_FOLDERS_SWEPT = 20_000
 _MOVE_ROUNDS = 100
 
 CgroupMount = tuple[dict[str, Path], list[Path]]
-"""The owner's folder for each controller, and the mounts they lie in."""
+"""Folder of the owner for each controller, and the mounts that contain these folders."""
 
 
 def owner_folders(process: str) -> CgroupMount:

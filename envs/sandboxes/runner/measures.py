@@ -12,7 +12,7 @@ from .watching import cpu_seconds, tree, weigh_as_one
 from .wire import LIMITED, RESULT
 
 SHORT_SECONDS = 0.0005
-"""A run that took less could have touched a few MiB: how much the process held is not read anew."""
+"""A run shorter than this can have used only a few MiB, so the memory of its process is not read again."""
 _CLOCK_OF_PROCESS = 2  # the last bits of a process's clock id, after its pid: CPUCLOCK_SCHED
 
 

@@ -16,17 +16,18 @@ SCRIPT, RUN, ARGV, FORK = range(4)
 INLINE_BYTES = 2**15
 ORDER_BYTES = INLINE_BYTES + 64
 VALUE_BYTES = 2**16
-"""Of a value, however much output is kept: it comes in one message, and a socket takes none that is much larger."""
+"""Maximum bytes of a value, whatever the output limit is: it comes in one message, and a socket takes hardly more."""
 MOST_DESCRIPTORS = 4
 TOKEN_BYTES = 8
 _LAYOUT = struct.Struct(f"<BII??{TOKEN_BYTES}s?")
 
 READY, REFUSED, DONE, FORKED = b"r", b"e", b"d", b"f"
-"""How an answer begins.
+"""First byte of an answer.
 
-The walls are up, or could not be built (why). A run is over: the order's token, exit code, whether stdout and stderr
-are as they were, whether there is a value, the value. A branch lives (its pid). The token keeps what a program wrote to
-the socket in an earlier run from being taken for the answer to a later one.
+READY: the isolation is complete. REFUSED: it failed, with the reason. DONE: a run is over; the order's token, exit
+code, whether stdout and stderr are unchanged, whether there is a value, and the value follow. FORKED: a branch runs;
+its pid follows. Because of the token, output of an earlier run to the socket cannot be taken for the answer to a later
+one.
 """
 
 

@@ -6,10 +6,10 @@ A program that prints without end costs time to read, but no memory. The client 
 import os
 
 CHUNK = 2**16
-"""A pipe's usual capacity: one read empties it."""
+"""Usual capacity of a pipe: one read empties it."""
 MARK_BYTES = 96
-"""What the line that says how much is missing may take beyond a cap."""
-_buffer = bytearray(CHUNK)  # one for all: asking for so much at every read would cost more than the read
+"""Maximum bytes that the line about missing output may take beyond a cap."""
+_buffer = bytearray(CHUNK)  # shared: allocating it at every read would cost more than the read
 _view = memoryview(_buffer)
 
 

@@ -18,7 +18,8 @@ BARE = (
 LIBRARIES = {"bare": (), "numpy": ("numpy",), "scientific": ("numpy", "sympy", "mpmath")}
 SYMPY = re.compile(rb"\b(?:sympy|mpmath)\b")
 NUMPY = re.compile(rb"\b(?:numpy|scipy|pandas|networkx|matplotlib|sklearn|statsmodels)\b")
-"""Names whose import needs numpy; one in a comment only costs a heavier fork."""
+"""Names whose import needs numpy. A match in a comment does no harm: it only chooses a zygote that forks
+more slowly."""
 
 WARM_NUMPY = """
 import numpy
@@ -43,7 +44,8 @@ work = (
 )
 """
 WARM = {"numpy": WARM_NUMPY, "sympy": WARM_SYMPY}
-"""What agents ask of numpy and sympy; each line for itself, so that a version that lacks one loses that one."""
+"""Calls of numpy and sympy that agents often make. Each line is run separately: if a version lacks one, the others
+still run."""
 
 
 def choose(program: bytes) -> str:

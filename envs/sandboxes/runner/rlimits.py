@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _BRANCHES = 16
-"""Branches of a session share its user, but each has a group of its own, which counts exactly and tells of refusals."""
+"""Factor of a session's process limit: its branches share one user, but each has its own group, which
+counts exactly."""
 
 
 def mapped() -> int:

@@ -19,17 +19,17 @@ from .output import Outputs, Pipe
 from .watching import tree, watched_memory
 
 GRACE_SECONDS = 0.3
-"""Between the interrupt at the time limit, which keeps the variables, and the kill."""
+"""Seconds between the interrupt at the time limit, which keeps the variables, and the kill."""
 SLICES = 6
-"""Looks at the clock in that time."""
+"""Number of checks of the clock in that time."""
 DEATH_SECONDS = 30.0
 """Seconds for killed processes to end: freeing gigabytes takes time."""
 UNREAD_SECONDS = 0.005
-"""Before what a program prints is read: a flood waits that long at its beginning."""
+"""Seconds before a program's output is first read; a program that floods its output waits so long at its beginning."""
 WATCH_SECONDS = 0.1
-"""How often memory is looked at where no control group counts it."""
+"""Seconds between two checks of the memory, if no control group counts it."""
 LOOK_SECONDS = 0.5
-"""How often what a session has computed is looked at."""
+"""Seconds between two checks of a session's CPU time."""
 
 RunReply = tuple[wire.FrameHead, tuple[bytes, ...]]
 RunSteps = Generator[float, None, Any]

@@ -20,7 +20,7 @@ from .watching import tree
 
 T = TypeVar("T")
 START_SECONDS = 30.0
-"""For a cell to be there; the first one waits for its zygote to be warm."""
+"""Timeout for the start of a cell, in seconds; the first one waits until its zygote is warm."""
 FORK_SECONDS = 10.0
 _NOTICE = "This session is to be a copy of one whose program keeps it from being copied"
 
@@ -145,7 +145,7 @@ class RunnerSession:
             original._console = yield from original._spawned(self._waiter)
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._console = branch = Process(self._host, self._waiter, near)
-        branch.ready = True  # nothing that this process says is ours
+        branch.ready = True  # its messages are not trusted: it runs the agent's code
         branch.awaits(FORKED)
         branch.listen()
         original._console.tell(ConsoleCommand(FORK, self._area.encode()).packed(), far.fileno())

@@ -1,9 +1,7 @@
-"""The supervisor: one thread with one epoll.
+"""The supervisor: one thread with one epoll. It never runs an agent's code, and never blocks on one session.
 
-A client sends each session's requests over a socket; programs run in cells.
-
-It never runs an agent's code, and never blocks on one session. It ends every session when the control socket closes or
-the client's process ends. `connections` reads requests, and `sessions` executes them.
+A client sends each session's requests over a socket; programs run in cells. The supervisor ends every session when the
+control socket closes or the client's process ends. `connections` reads requests, and `sessions` executes them.
 """
 
 import contextlib
@@ -30,10 +28,10 @@ from .syscalls import PR_SET_DUMPABLE, Unavailable, prctl
 from .zygotes import Zygote
 
 SPARE_DESCRIPTORS = 64
-"""Left free: a session needs about ten, and one that cannot be had must still be answered."""
+"""Number of descriptors kept free: a session needs about ten, and one that gets none must still be answered."""
 _REMOVE_SECONDS = 0.02
 _LOOKS = 64
-"""Sessions that are looked at together: each costs some reading in /proc where no control group counts."""
+"""Number of sessions that are checked together: each check reads /proc if no control group counts."""
 _SHUT_DOWN_SECONDS = 5.0
 _PRIORITY = -10
 

@@ -19,11 +19,12 @@ from collections.abc import Iterable
 
 _KILL_ROUNDS = 100
 _FEW = 8
-"""A session of so many processes keeps its priority. Once lowered it stays low: an ordinary user may not raise it."""
+"""Maximum number of processes with which a session keeps its priority. A lowered priority stays: an ordinary user may
+not raise it."""
 _STEP, _LEAST = 1.25, 19
-"""The kernel's: how much less a process weighs for each step of niceness, and the last step."""
+"""Constants of the kernel: factor of the CPU weight for each step of niceness, and the last step."""
 ENDED: tuple[list[bytes], ...] = ([b"Z"], [b"X"], [])
-"""How the status of a process begins that is gone, or only waits to be reaped."""
+"""Status fields of a process that has ended: it waits to be reaped, is dead, or does not exist."""
 
 
 def tree(pid: int) -> list[int]:
@@ -51,7 +52,7 @@ def weigh_as_one(pids: list[int]) -> None:
         return
     niceness = min(math.ceil(math.log(len(pids), _STEP)), _LEAST)
     for pid in pids:
-        with contextlib.suppress(OSError):  # gone, or of a user that is not ours
+        with contextlib.suppress(OSError):  # ended, or of another user
             os.setpriority(os.PRIO_PROCESS, pid, niceness)
 
 

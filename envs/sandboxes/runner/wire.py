@@ -12,26 +12,26 @@ from typing import Any
 
 LENGTHS = struct.Struct("<II")
 HEAD_BYTES = 2**20
-"""The largest head; a list of the files that a session starts with is the longest one."""
+"""Maximum bytes of a head; the longest one lists the initial files of a session."""
 RUN = struct.Struct("<x??dQ")
-"""A run: a command or Python; whether the last value is wanted; seconds; size of the program, behind which stdin comes.
-For a run without a session it is no head: it comes behind the files."""
+"""Layout of a run: whether it is a command, whether the last value is wanted, seconds, size of the program; stdin
+follows the program. In a run without a session this is not a head: it follows the files."""
 RESULT = struct.Struct("<xhh???BQQddQIIi")
-"""Exit code and signal, -1 for none; timed out, out of memory, state lost; limit; bytes of stdout and of stderr that
-were written; seconds, CPU seconds, bytes of memory; sizes of what comes of stdout, of stderr and of the value, -1 for
+"""Layout of a result: exit code and signal, -1 for none; timed out, out of memory, state lost; limit; bytes written to
+stdout and to stderr; seconds, CPU seconds, bytes of memory; sizes of the stdout, stderr and value that follow, -1 for
 none."""
 LIMITED = ("", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code")
 """Names of limits, by the number in a result."""
 
 Header = dict[str, Any]
 FrameHead = Header | bytes
-"""Bytes: one of the fixed layouts."""
+"""Head of a frame: a JSON object, or bytes in one of the fixed layouts."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 
 
 class FrameError(Exception):
-    """Raised if the received bytes are no frame: the other side is not ours, or it is broken."""
+    """Raised if the received bytes are not a frame: the other side uses another protocol, or is broken."""
 
 
 def pack(head: FrameHead, *body: bytes | bytearray | memoryview) -> bytes:

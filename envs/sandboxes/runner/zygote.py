@@ -31,7 +31,8 @@ MESSAGE_BYTES = 2**16
 _MOST_DESCRIPTORS = 8
 _PR_SET_CHILD_SUBREAPER = 36
 _M_ARENA_MAX, _ARENAS = -8, 2
-"""GNU's malloc reserves 64 MiB of address space for each of so many threads: a few would use up a session's."""
+"""Number of malloc's arenas. GNU's malloc reserves 64 MiB of address space for each, so a few would use up a session's
+limit."""
 
 ForkMessage = dict[str, Any]
 
