@@ -25,7 +25,8 @@ _ANNOUNCED = r"\b(?:answers?|solution|expected|correct|ground[ _-]truth|label)(?
 _CHOICE = re.compile(r"\s*(?:[,/|]|or\b)")
 """Separator after the first of several options: "Answer: yes or no"."""
 _TOKEN = re.compile(r"\w+|[^\w\s]")
-_END = r"(?!\w|\.\d)"
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?", re.ASCII)
+_END = r"(?!\w|\.\d|,\d{3})"
 """End of an answer that is not part of a longer word or number."""
 
 
@@ -62,17 +63,28 @@ def announced(prompt: str, answers: Sequence[str], tasks: Sequence[tuple[str, Se
     """Yield the phrases of a prompt that announce its answer, except phrases that are also in a prompt with another
     answer: those are instructions."""
     for answer in answers:
-        for match in re.finditer(_ANNOUNCED + rf"(?<![\w.]){re.escape(answer)}{_END}", prompt):
+        for match in re.finditer(_ANNOUNCED + rf"(?<![\w.]){_spelled(answer)}{_END}", prompt):
             same = re.compile(re.escape(match[0]) + _END)
             others = (other for other, other_answers in tasks if answer not in other_answers)
             if not _CHOICE.match(prompt, match.end()) and not any(map(same.search, others)):
                 yield match[0]
 
 
+def _spelled(answer: str) -> str:
+    """Return the pattern of an answer; of a number also with thousands marks (1,400) and zeros behind it (14.0)."""
+    match = _NUMBER.fullmatch(answer)
+    if match is None:
+        return re.escape(answer)
+    sign, whole, decimals = match[1], match[2], (match[3] or "").rstrip("0")
+    first = len(whole) % 3 or 3
+    groups = ",?".join([whole[:first], *(whole[at : at + 3] for at in range(first, len(whole), 3))])
+    return rf"{sign}{groups}" + (rf"\.{decimals}0*" if decimals else r"(?:\.0+)?")
+
+
 def _places(prompt: str, answers: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield pairs: the two words or signs before an answer, if they are in the prompt only once, and the answer."""
     for answer in answers:
-        for match in re.finditer(rf"(?<![\w.]){re.escape(answer)}{_END}", prompt):
+        for match in re.finditer(rf"(?<![\w.]){_spelled(answer)}{_END}", prompt):
             before = [*_TOKEN.finditer(prompt, max(0, match.start() - 40), match.start())][-2:]
             words = prompt[before[0].start() : match.start()] if len(before) == 2 else ""
             if words and prompt.count(words) == 1:

@@ -1,10 +1,11 @@
 """Makes tests fail that compare an empty value with one that is not empty. Runs INSIDE the sandbox.
 
 Without it such tests pass: numpy broadcasts an empty array beside any other to an empty result, for which `all` is
-true; `zip` and `map` of an empty list and another one give nothing. The changed tests raise AssertionError. The text of
-this file is sent into sessions, so it imports only the standard library. Left out: loops that read only the returned
-value (`all(x > 0 for x in f(1))`), arrays that are repeated to fit, and NaN if a test denies that a difference is large
-(`not abs(f(1) - 2) > 1e-6`).
+true; `zip` and `map` of an empty list and another one give nothing, and those of a list that is too short stop at its
+end. The changed tests raise AssertionError, for a list that is not empty only beside one that the tests write out. The
+text of this file is sent into sessions, so it imports only the standard library. Left out: loops that read only the
+returned value (`all(x > 0 for x in f(1))`), results that are too long, arrays that are repeated to fit, and NaN if a
+test denies that a difference is large (`not abs(f(1) - 2) > 1e-6`).
 """
 
 import ast
@@ -32,7 +33,9 @@ _GUARD = "<guard>"
 _PARALLEL_GUARD = "<guard parallel>"
 _PARALLEL = {"zip": 0, "map": 1}
 """Functions that go through several values side by side, and the first argument that is one of those."""
+_DISPLAYS = ast.List | ast.Tuple
 _UNLIKE = "an empty value is compared with one that is not"
+_SHORTER = "what is returned is shorter than what is expected"
 
 
 def calls(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[ast.Call]:
@@ -62,6 +65,16 @@ def returned(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
     return variables
 
 
+def _written_out(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
+    """Return the variables that only ever hold lists and tuples of the tests' text, and that no program is given."""
+    sources: dict[str, list[ast.AST]] = {}
+    for source, bound in _flows(nodes):
+        for name in bound:
+            sources.setdefault(name, []).append(source)
+    inputs = {node.id for call in calls(nodes, names) for node in ast.walk(call) if isinstance(node, ast.Name)}
+    return {name for name, held in sources.items() if all(isinstance(source, _DISPLAYS) for source in held)} - inputs
+
+
 def _flows(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, set[str]]]:
     """Yield each expression that is assigned, or passed to a function of the tests, with the names that receive it."""
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
@@ -85,14 +98,16 @@ def guarded(tree: ast.Module, function: str, arrays: bool) -> ast.Module:
     nodes = list(ast.walk(tree))
     names = program_names(nodes, function)
     with suppress(RecursionError):  # What is nested more deeply stays as it is.
-        _Guarding(names | returned(nodes, names), arrays).visit(tree)
+        _Guarding(names | returned(nodes, names), _written_out(nodes, names), arrays).visit(tree)
     return ast.fix_missing_locations(tree)
 
 
 class _Guarding(ast.NodeTransformer):
-    def __init__(self, results: set[str], arrays: bool) -> None:
-        """`results` are the names of the program and of variables with its results."""
-        self.results, self.arrays = results, arrays
+    def __init__(self, results: set[str], written: set[str], arrays: bool) -> None:
+        """`results` are the names of the program and of variables with its results, `written` those that tests write
+        out.
+        """
+        self.results, self.written, self.arrays = results, written - results, arrays
 
     def visit(self, node: ast.AST) -> ast.AST:
         """Replace an operation by a call of the guard."""
@@ -115,8 +130,17 @@ class _Guarding(ast.NodeTransformer):
         """Guard the arguments of a call of `zip` or `map`, from the argument `first` on."""
         read = [_names(argument) for argument in node.args[first:]]
         # zip(xs, f(xs)) may be empty by right, and so may zip(ys, ys[1:]).
+        written = [
+            at
+            for at, argument in enumerate(node.args[first:])
+            if isinstance(argument, _DISPLAYS) or (isinstance(argument, ast.Name) and argument.id in self.written)
+        ]
         others = [
-            (at, [other for other, other_names in enumerate(read) if not names & other_names - vars(builtins).keys()])
+            (
+                at,
+                [other for other, other_names in enumerate(read) if not names & other_names - vars(builtins).keys()],
+                [other for other in written if not read[other] & self.results],
+            )
             for at, names in enumerate(read)
             if names & self.results
         ]
@@ -144,12 +168,17 @@ def _guard(name: str, of_left: bool, of_right: bool, left: Any, right: Any) -> A
     return getattr(operator, _OPERATORS[name])(left, right)
 
 
-def _guard_parallel(others: list[tuple[int, list[int]]], *values: Any) -> tuple[Any, ...]:
-    """Return the arguments of `zip` or `map`; raise AssertionError if a result is empty and none of its `others` is."""
+def _guard_parallel(others: list[tuple[int, list[int], list[int]]], *values: Any) -> tuple[Any, ...]:
+    """Return the arguments of `zip` or `map`; raise AssertionError if a result is empty and none of its `others` is.
+
+    A result must not be shorter than an argument that the tests write out, either.
+    """
     sizes = [operator.length_hint(value, -1) for value in values]
-    for at, beside in others:
+    for at, beside, written in others:
         if sizes[at] == 0 and all(sizes[other] for other in beside) and max(sizes[other] for other in beside) > 0:
             raise AssertionError(_UNLIKE)
+        if any(0 < sizes[at] < sizes[other] for other in written):
+            raise AssertionError(_SHORTER)
     return values
 
 

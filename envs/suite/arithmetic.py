@@ -15,7 +15,8 @@ import numpy as np
 
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.core.backends import Where
-from palaestra.envs.rewards.answer import MARK, final_answer
+from palaestra.envs.rewards.answer import MARK
+from palaestra.envs.rewards.stated_number import states_number
 from palaestra.envs.suite.demonstrations import call, question_of, replies_of, solution_of
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
@@ -66,8 +67,8 @@ class Arithmetic(ToolEnv):
         return Task(prompt=question.format(**numbers), answer=str(_value(expression.format(**numbers))))
 
     def reward(self, attempt: Attempt) -> float:
-        """Return 1.0 if the number, alone or after "Answer:", is right."""
-        return float(final_answer(attempt.answer) == attempt.task.answer)
+        """Return 1.0 if the number is right, alone, after "Answer:", or in a sentence that states one number."""
+        return float(states_number(attempt.answer, attempt.task.answer))
 
 
 def _value(expression: str) -> int:

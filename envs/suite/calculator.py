@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv, ToolError, tool
+from palaestra.envs.rewards.stated_number import states_number
 from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.episode import Attempt, Message
 
@@ -35,6 +36,7 @@ _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
 class Calculator(ToolEnv):
     """Multiply two numbers with a calculator."""
 
+    system = "Answer with the number alone."
     max_turns = 4
 
     def task(self, rng: np.random.Generator) -> Task:
@@ -48,8 +50,8 @@ class Calculator(ToolEnv):
         return str(safe_eval(expression))
 
     def reward(self, attempt: Attempt) -> float:
-        """Return 1.0 if the answer is the product and nothing else."""
-        return float(attempt.answer == attempt.task.answer)
+        """Return 1.0 if the answer is the product, alone or in a sentence that states one number."""
+        return float(states_number(attempt.answer, attempt.task.answer))
 
 
 def safe_eval(expression: str) -> Number:

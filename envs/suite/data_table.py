@@ -146,7 +146,10 @@ class TableFiles(Python):
 class DataTable(ToolEnv):
     """Answer a question about data files."""
 
-    system = "The files lie in the folder where your Python code runs. End with Answer: VALUE"
+    system = (
+        "The files lie in the folder where your Python code runs. "
+        "End with Answer: VALUE, a number without its unit, or a customer's or a month's name, without other words."
+    )
     max_turns = 10
     chance = 0.08  # Months, and small counts: guessing what is most common.
 

@@ -32,7 +32,7 @@ class Debate(Game):
     system = {  # noqa: RUF012
         PRO: "You debate. Argue that the answer is Yes.",
         CON: "You debate. Argue that the answer is No.",
-        JUDGE: "You judge a debate. Say Yes or No.",
+        JUDGE: "You judge a debate. Begin with Yes or No.",
     }
     seat_tools = {PRO: ("calculator",), CON: ("calculator",)}  # noqa: RUF012
     # One debater wins: one that says nothing is believed half of the time, and a judge may guess.

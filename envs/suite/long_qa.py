@@ -55,8 +55,8 @@ class LongQA(ToolEnv):
     """Answer all questions of a customer."""
 
     system = (
-        "Answer each question of the customer, in full sentences and with the units that the knowledge base uses. "
-        "Search for what you need. Say nothing that the knowledge base does not say."
+        "Answer each question of the customer briefly, in full sentences and with the units that the knowledge base "
+        "uses. Search for what you need. Say nothing that the knowledge base does not say."
     )
     max_turns = 12
     parts: Mapping[str, RewardPart] = {"success": RewardPart(), "quality": RewardPart(weight=0.0)}

@@ -48,7 +48,11 @@ class Negotiation(Game):
     """Divide items with private values before the turns run out."""
 
     seats = SEATS
-    system = dict.fromkeys(SEATS, "Say Take 1 book, 0 hats, 2 balls (the other gets the rest), or Accept.")
+    system = dict.fromkeys(
+        SEATS,
+        "Begin with Take 1 book, 0 hats, 2 balls (the other gets the rest), or Accept. You are paid what your share is "
+        "worth to you, and nothing without a deal.",
+    )
     parts = {"success": RewardPart(), "deal": RewardPart(weight=0.0)}  # noqa: RUF012
 
     def task(self, rng: np.random.Generator) -> Task:

@@ -173,7 +173,8 @@ class Research(ToolEnv):
 
     system = (
         "Find the answer with your tools. Files of the question lie in the folder where your Python code runs. "
-        "End with Answer: VALUE, a number, as few words as possible, or a list with commas; of options the letter."
+        "End with Answer: VALUE, a number (its unit only if that is asked for), as few words as possible, or a list "
+        "with commas; of options the letter."
     )
     max_turns = 30
     parts: Mapping[str, RewardPart] = {"success": RewardPart(), "f1": RewardPart(weight=0.0)}

@@ -46,8 +46,8 @@ _POLICY = (
 )
 SYSTEMS = {
     "full": _POLICY,
-    "small": "Ask for the number. Cancel only pending orders, else refuse, rule 2. Return only delivered ones to the "
-    "card, else refuse, rule 5.",
+    "small": "Ask for the number with ask_customer. Cancel only pending orders, else refuse, rule 2. Return only "
+    "delivered ones to the card, else refuse, rule 5.",
 }
 
 

@@ -20,6 +20,7 @@ from palaestra.envs.core.author import Game, Rounds
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.rewards.answer import final_answer
+from palaestra.envs.rewards.stated_number import states_number
 from palaestra.envs.suite.calculator import Calculator
 from palaestra.envs.suite.demonstrations import call, replies_of
 from palaestra.episode import Message, Task
@@ -33,7 +34,7 @@ class SolverCritic(Game):
     """Answer, hear a critic, answer again."""
 
     seats = (SOLVER, CRITIC)
-    system = {SOLVER: "Solve.", CRITIC: "Say Agree or Disagree."}  # noqa: RUF012
+    system = {SOLVER: "Solve. Answer with the number alone.", CRITIC: "Begin with Agree or Disagree."}  # noqa: RUF012
     seat_tools = {SOLVER: ("calculator",), CRITIC: ("calculator",)}  # noqa: RUF012
     calculator = Calculator.calculator
     parts = {"success": RewardPart(), "first": RewardPart(weight=0.0)}  # noqa: RUF012
@@ -47,7 +48,7 @@ class SolverCritic(Game):
         first = (yield {SOLVER: task.prompt})[SOLVER]
         verdict = (yield {CRITIC: f"{task.prompt}\n{quoted(first)}"})[CRITIC]
         last = (yield {SOLVER: quoted(verdict)})[SOLVER]
-        was_right, is_right = (final_answer(answer) == task.answer for answer in (first, last))
+        was_right, is_right = (states_number(answer, task.answer) for answer in (first, last))
         fits = agrees(verdict) is was_right
         return {
             SOLVER: {"success": float(is_right), "first": float(was_right)},

@@ -17,6 +17,7 @@ import numpy as np
 
 from palaestra.envs import Task, ToolEnv, load_tasks, tool
 from palaestra.envs.rewards.answer import MARK, final_answer
+from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.suite.demonstrations import call, pattern_of, question_of, replies_of
 from palaestra.episode import Attempt, Message
 from palaestra.errors import ToolError, UnknownTask, UsageError
@@ -77,8 +78,8 @@ class TwoHop(ToolEnv):
         return fact
 
     def reward(self, attempt: Attempt) -> float:
-        """Return 1.0 if the name, alone or after "Answer:", is right."""
-        return float(final_answer(attempt.answer) == attempt.task.answer)
+        """Return 1.0 if the name, alone or after "Answer:", is right. Case and punctuation do not matter."""
+        return float(exact_match(final_answer(attempt.answer), attempt.task.answer))
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:

@@ -78,7 +78,10 @@ class SiteBrowser(WebBrowser):
 class WebNav(ToolEnv):
     """Answer a question about a web site."""
 
-    system = "The browser stands on the site's home page. End with Answer: VALUE"
+    system = (
+        "The browser stands on the site's home page. "
+        "End with Answer: VALUE, written as on the site, without other words."
+    )
     max_turns = 32
     chance = 0.03
     """Success rate of guessing: a name is one of 64."""

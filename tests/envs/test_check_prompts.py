@@ -27,6 +27,30 @@ class Announced(Asked):
         return f"What is {a} + {b}? (answer: {a + b})"
 
 
+class AnnouncedFloat(Asked):
+    def worded(self, a, b, rng):
+        return f"What is {a} + {b}? The answer is {a + b}.0"
+
+
+class AnnouncedThousands(Asked):
+    def task(self, rng):
+        a, b = map(int, rng.integers(500_000, 900_000, size=2))
+        return Task(f"What is {a} + {b}? Expected: {a + b:,}.", answer=str(a + b))
+
+
+class AnnouncedPrice(Asked):
+    def task(self, rng):
+        pence = int(rng.integers(10**6))
+        return Task(f"What costs it? solution = {pence / 100:.4f}", answer=str(pence / 100))
+
+
+class Neighbours(Asked):
+    """Other numbers than the answer that begin as it does."""
+
+    def worded(self, a, b, rng):
+        return f"What is {a} + {b}? It is no solution: {a + b},{a:03} and no answer: {a + b}.05 either."
+
+
 class AnnouncedOnce(Asked):
     def worded(self, a, b, rng):
         return f"What is {a} + {b}?" + (f"\n**Solution** = **{a + b}**" if a % 20 == 0 else "")
@@ -76,6 +100,7 @@ class Options(Asked):
 @pytest.mark.parametrize(
     ("cls", "said"),
     [(Announced, "200 of 200 prompts hold their answer, such as ['answer: "), (AnnouncedOnce, "solution** = **"),
+     (AnnouncedFloat, "200 of 200"), (AnnouncedThousands, "200 of 200"), (AnnouncedPrice, "200 of 200"),
      (AnnouncedOption, "200 of 200 prompts hold their answer, such as ['correct: ")],
 )  # fmt: skip
 def test_an_answer_that_its_prompt_announces_is_named(cls, said):
@@ -91,7 +116,7 @@ def test_an_answer_that_always_stands_behind_the_same_words_is_noted(cls, words)
     assert f"right behind '{words}'" in found.message
 
 
-@pytest.mark.parametrize("cls", [Asked, Numbers, YesNo, Choices, Options])
+@pytest.mark.parametrize("cls", [Asked, Neighbours, Numbers, YesNo, Choices, Options])
 def test_an_answer_that_belongs_into_its_prompt_is_no_finding(cls):
     (found,) = findings(cls, NAME)
     assert (found.passed, found.message) == (True, "")

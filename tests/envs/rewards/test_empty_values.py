@@ -92,6 +92,27 @@ def test_no_iterator_that_gives_nothing_passes_a_comparison_with_a_list(tests):
     assert not passes(tests, unpacked(packed(iter([]))))
 
 
+@pytest.mark.parametrize("tests", [one for one in COMPARED if "zip" in one or "map" in one] + [
+    "for given, want in [(1, [1, 2, 3]), (2, [1, 2, 3])]:\n    for a, b in zip(f(given), want):\n        assert a == b",
+    "def check(candidate):\n    assert all(a == b for a, b in zip(candidate(3), (1, 2, 3)))\ncheck(f)",
+])  # fmt: skip
+def test_no_beginning_of_a_list_that_tests_write_out_passes_a_comparison_with_it(tests):
+    assert passes(tests, [1, 2, 3]) and passes(tests, iter([1, 2, 3]) if "given" not in tests else (1, 2, 3))
+    for short in ([1], (1, 2), np.array([1, 2]), unpacked(packed(iter([1, 2])))):
+        assert not passes(tests, short)
+
+
+@pytest.mark.parametrize(("tests", "answer"), [
+    ("given = [1, 5]\ngot = f(given)\nassert all(a <= b for a, b in zip(given, got))", [5]),
+    ("for given in ([1, 5], [5]):\n    got = f(given)\n    assert all(a <= b for a, b in zip(given, got))", [5]),
+    ("assert all(a == b for a, b in zip(f(), [2, 3, 5]))", [2, 3, 5, 7]),
+    ("assert all(a < b for a, b in zip(f(), range(2, 9)))", [1, 2]),
+    ("got = f()\nwant = [n for n in range(9)]\nassert all(a == b for a, b in zip(got, want))", [0, 1]),
+])  # fmt: skip
+def test_what_is_shorter_than_an_input_or_a_computed_list_and_what_is_longer_pass_as_ever(tests, answer):
+    assert passes(tests, answer)
+
+
 def test_long_data_and_deep_expressions_are_left_as_they_are():
     assert passes(f"assert f(1) == {list(range(2000))}", list(range(2000)))
     assert passes(f"assert f(1) == {' + '.join('1' * 900)}", 900)
