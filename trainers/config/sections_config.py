@@ -216,7 +216,7 @@ class ColdStartConfig:
     """How the agent learns from demonstrations before the run. The defaults are the tiny agent's."""
 
     demonstrations: Annotated[int | None, COUNT] = None
-    """Number of episodes of the demonstrator. By default 6000 for the tiny agent, and no cold start for another model."""
+    """Number of demonstrations. By default 6000 for the tiny agent, and no cold start for another model."""
     tool_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
     """Share of these episodes in which the demonstrator uses its tool."""
     layers: Annotated[int, COUNT] = 2
