@@ -36,8 +36,8 @@ class SFTConfig(PromptConfig):
     model: Annotated[str, tyro.conf.arg(aliases=["-m"])] = "tiny"
     """Who learns: a model's folder or hub name, or `tiny` for the built-in agent, which is made for these episodes."""
     format: str | None = None
-    """Call format that the student learns to write; the one of its chat template by default. Calls of the episodes are
-    written anew in it, and stay as they are for a template that writes none."""
+    """Call format that the student learns to write; by default the one of its chat template, or of most episodes for a
+    template that writes none. Calls of the episodes are written anew in it."""
     thinking: Literal["keep", "strip"] = "keep"
     """What becomes of `<think>` blocks in the episodes: `strip` leaves out what was thought."""
     imitated_turns: Literal["all", "worked"] = "all"
