@@ -80,7 +80,9 @@ def test_a_system_text_is_shown_as_it_is_before_the_environments_and_can_be_repl
         set_system(tokenizer, "to be replaced")
         show_tools(tokenizer, format)
         set_system(tokenizer, text)
-        system = system_of(rendered(tokenizer, [ENV_TEXT, QUESTION], [PROBE_TOOL]))
+        prompt = rendered(tokenizer, [ENV_TEXT, QUESTION], [PROBE_TOOL])
+        assert (prompt.count("<|im_start|>system"), prompt.count("Be exact.")) == (1, 1)
+        system = system_of(prompt)
         assert system.startswith(f"{text}\n\nBe exact.\n\nYou can use tools.")
     assert system_of(rendered(tokenizer, [QUESTION])) == text
     set_system(tokenizer, "")
