@@ -89,7 +89,8 @@ def _template_of(name: str, tokenizer: Any) -> str:
     """Return the chat template in a file. Raise a UsageError if it cannot be read, or does not show a question."""
     try:
         template = Path(name).read_text("utf-8")
-        shown = tokenizer.apply_chat_template([{"role": "user", "content": "?"}], template, tokenize=False)
+        question = [{"role": "user", "content": "?"}]
+        shown = tokenizer.apply_chat_template(question, chat_template=template, tokenize=False)
     except Exception as error:  # A template may raise anything.
         raise UsageError(f"the chat template {name} cannot be used: {_first_line(error)}") from error
     if "?" not in shown:

@@ -64,16 +64,21 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
-def show_tokens(console: Console, model: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-    """Print a dialogue as a model would see it, token by token.
+def show_tokens(
+    console: Console, model: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], format: str
+) -> None:
+    """Print a dialogue as a model would see it, token by token. `format` is the environment's call format.
 
     The agent's own tokens, which training would use, are highlighted between ‹ and ›.
     """
     from palaestra.agents import Chat
     from palaestra.agents.conversation import written_rows
     from palaestra.agents.local_model import open_tokenizer
+    from palaestra.agents.tool_prompt import show_tools
 
-    chat = Chat(open_tokenizer(model))
+    tokenizer = open_tokenizer(model)
+    show_tools(tokenizer, format)
+    chat = Chat(tokenizer)
     for number, row in enumerate(written_rows(chat, messages, tools), start=1):
         console.print(f"row {number}: {len(row)} tokens, {int(row.sampled.sum())} of them the agent's", style="bold")
         line, inside = Text(), False

@@ -39,7 +39,7 @@ TEXT            the whole turn of who is asked; a turn without a call is the ans
 /show [SEAT]    the whole transcript; of a game, that of the seat that is asked or named
 /task           the task with its answer and data, which no agent sees
 /reward         every part of the reward, of each seat, and what it was computed from
-/tokens [MODEL] what a model would see, token by token
+/tokens MODEL   what a model would see, token by token
 /undo [N]       take back the last turn, or N
 /reset [SEED]   another episode
 /save FILE      add the episode, of all seats, to an episode file, for replay, rescore and view
@@ -51,12 +51,10 @@ _HINT = "/reward says why, /undo takes it back, /reset begins another"
 class PlayConsole:
     """One episode played by hand on a console; a method `_do_NAME` runs each command /NAME."""
 
-    def __init__(
-        self, hand: ByHand, console: Console, model: str | None, typed: bool, guard: Guard | None = None
-    ) -> None:
-        """`typed`: turns come from a terminal, which shows them already; otherwise they are printed. /tokens shows
-        the tokens of `model`. A `guard` scores each turn first, and holds a turn with a low score back until /send."""
-        self.hand, self.console, self.model, self.typed = hand, console, model, typed
+    def __init__(self, hand: ByHand, console: Console, typed: bool, guard: Guard | None = None) -> None:
+        """`typed`: turns come from a terminal, which shows them already; otherwise they are printed. A `guard` scores
+        each turn first, and holds a turn with a low score back until /send."""
+        self.hand, self.console, self.typed = hand, console, typed
         self.broken = False
         self._guard, self._held = guard, ""
         self._commands: Mapping[str, Callable[[str], None]] = {
@@ -164,10 +162,11 @@ class PlayConsole:
             self._source(type(spec.author), "reward" if spec.has_reward else "rounds")
 
     def _do_tokens(self, argument: str) -> None:
-        name = argument or self.model
-        if not name:
-            raise UsageError("which model's tokens? /tokens FOLDER-OR-NAME, or start with --model")
-        show_tokens(self.console, name, self.hand.messages(self.hand.seat), self.hand.event.tools)
+        if not argument:
+            raise UsageError("which model's tokens? /tokens FOLDER-OR-NAME")
+        machine = self.hand.playable
+        format = machine.spec.author.format if isinstance(machine, Machine) else formats.DEFAULT
+        show_tokens(self.console, argument, self.hand.messages(self.hand.seat), self.hand.event.tools, format)
 
     def _do_undo(self, argument: str) -> None:
         count = number_in(argument, "/undo") or 1

@@ -1,4 +1,6 @@
-"""`palaestra play ID`: step an environment by hand. A line is the agent's whole turn, or a command if it starts with /.
+"""`palaestra play ID`: step an environment by hand, or with `--model M` let a model play one episode.
+
+A line is the agent's whole turn, or a command if it starts with /.
 
 A turn that begins with a Markdown fence ends where the fence is closed, so it can hold a program. Turns can also come
 from a file: `palaestra play two-hop --seed 1 < turns.txt`.
@@ -9,17 +11,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from palaestra.cli.agents import GuardOptions
+from palaestra.cli.agents import DEMONSTRATOR, HUMAN, AgentOptions, GuardOptions
 from palaestra.cli.blame import blaming
 from palaestra.cli.ids import resolve
 from palaestra.cli.shared_options import EnvironmentOptions
 from palaestra.errors import EnvironmentDefect, PalaestraError, UsageError
 from palaestra.registry import check_options
+from palaestra.trainers.config.sections_config import PromptConfig
 
 if TYPE_CHECKING:
     from palaestra.cli.desk import PlayConsole
@@ -30,8 +33,11 @@ _OPENING = re.compile(r'\s*("""(?=\s*$)|`{3,}(?!.*`)|~{3,})')
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayOptions(EnvironmentOptions, GuardOptions):
-    """Step an environment by hand, as its agent sees it; of a game every seat, or with --env-options seat=NAME one."""
+class PlayOptions(PromptConfig, EnvironmentOptions, GuardOptions):
+    """Step an environment by hand, as its agent sees it; of a game every seat, or with --env-options seat=NAME one.
+
+    With --model a model of yours plays one episode, which is printed.
+    """
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV-ID")]
     """Environment, by id."""
@@ -43,9 +49,28 @@ class PlayOptions(EnvironmentOptions, GuardOptions):
     """FILE or FILE:N: begin where the N-th recorded episode of a file ended; /undo leads back from there. A game is
     taken up with all of its seats."""
     model: str | None = None
-    """Folder or hub name whose tokens /tokens shows."""
+    """Folder or hub name of a model that plays one episode in your place."""
+    show_prompt: bool = False
+    """Print the prompt as the model sees it, with special tokens, and at each turn what is new."""
+    temperature: float = 0.0
+    """Sampling temperature of the model. 0 means greedy decoding."""
+    max_turn_tokens: int | None = None
+    """A turn of the model that is cut here ends the episode; as in its run, else 4096."""
+    max_episode_tokens: int | None = None
+    """Longest row of the model; as in its run, else 23,040."""
+    device: str = "auto"
+    """Device of the model: `cpu`, `cuda`, or `auto`."""
 
     def __post_init__(self) -> None:
+        self.require_loaded(self.model is not None)
+        if self.model in (DEMONSTRATOR, HUMAN):
+            raise UsageError(f"--model is {self.model!r}; without --model you play, and /script lets the demonstrator")
+        if self.model is None and self.show_prompt:
+            raise UsageError("--show-prompt shows what a model sees; name it with --model")
+        if self.model is not None and (self.episode is not None or self.guard_url is not None):
+            raise UsageError("--episode and --guard-url are for play by hand; leave out --model")
+        if not 0 <= self.temperature < float("inf"):
+            raise UsageError(f"temperature is {self.temperature}; expected 0 or more")
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"seed is {self.seed}; expected 0 or more")
 
@@ -58,9 +83,11 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.envs.records.by_hand import open_by_hand
 
     check_options(env_id, options.environment)
+    if options.model is not None:
+        return _watched(options, options.model, env_id, console)
     guard = options.open_guard()
     hand = open_by_hand(env_id, options.environment)
-    desk = PlayConsole(hand, console, options.model, typed=sys.stdin.isatty(), guard=guard)
+    desk = PlayConsole(hand, console, typed=sys.stdin.isatty(), guard=guard)
     try:
         if options.episode is not None:
             desk.load(*_place(options.episode))
@@ -72,6 +99,25 @@ def run(arguments: Sequence[str]) -> int:
         if guard is not None:
             guard.close()
     return 1 if desk.broken else 0
+
+
+def _watched(options: PlayOptions, model: str, env_id: str, console: Console) -> int:
+    """Let a model play one episode. Return 1 if the episode broke."""
+    from palaestra.cli.watching import watch
+
+    changes: dict[str, Any] = {"chat_template": options.chat_template, "system": options.system}
+    episode = watch(
+        env_id,
+        options.environment,
+        AgentOptions(model, device=options.device, **changes),
+        console,
+        task=options.task,
+        seed=options.seed,
+        temperature=options.temperature,
+        limits=(options.max_turn_tokens, options.max_episode_tokens),
+        show_prompt=options.show_prompt,
+    )
+    return 1 if episode.reward is None else 0
 
 
 def _converse(desk: "PlayConsole", console: Console) -> None:

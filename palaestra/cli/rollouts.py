@@ -78,8 +78,8 @@ class RolloutOptions(EpisodeOptions):
             settings |= dict(zip(names, (self.temperature, *self.limits), strict=True))
         if loads_here(self.agent):
             settings["weights"] = _weights(self.agent.model)
-            changes = {"chat_template": self.agent.chat_template, "system": self.agent.system}
-            settings |= {name: value for name, value in changes.items() if value}
+            # Files of before these options have none of the two, which is read as None.
+            settings |= {"chat_template": self.agent.chat_template, "system": self.agent.system or None}
         return settings
 
 

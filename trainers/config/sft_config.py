@@ -36,8 +36,8 @@ class SFTConfig(PromptConfig):
     model: Annotated[str, tyro.conf.arg(aliases=["-m"])] = "tiny"
     """Model to train: a folder or hub name, or `tiny` for the built-in agent, which is made for these episodes."""
     format: str | None = None
-    """Call format that the student learns to write; by default that of its chat template. Calls of the episodes are
-    converted to it; they stay as they are if the template writes none."""
+    """Call format that the student learns to write; by default the one of its chat template, or of most episodes for a
+    template that writes none. Calls of the episodes are written anew in it."""
     thinking: Literal["keep", "strip"] = "keep"
     """How `<think>` blocks of the episodes are treated: `strip` removes the thinking."""
     imitated_turns: Literal["all", "worked"] = "all"
