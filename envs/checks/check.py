@@ -19,11 +19,11 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
-from palaestra.envs.checks import prompts, reward_checks, task_checks, tool_checks
+from palaestra.envs.checks import answers_in_prompts, reward_checks, task_checks, tool_checks
 from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped, measure, require, require_same
 from palaestra.envs.checks.holdups import others_are_never_held_up
-from palaestra.envs.checks.leaks import changed, living
 from palaestra.envs.checks.settings import require_given, require_known, require_told
+from palaestra.envs.checks.state_left_behind import changed, living
 from palaestra.envs.checks.trials import MIN_EPISODES, Subject, play_together, scripted, successes
 from palaestra.envs.core.author import ToolEnv
 from palaestra.episode import Ending, Message
@@ -253,7 +253,7 @@ CHECKS = _by_name(
     task_checks.splits_disjoint,
     arena_equals_single,
     task_checks.tasks_can_be_judged,
-    prompts.prompts_keep_their_answers,
+    answers_in_prompts.prompts_keep_their_answers,
     reward_checks.unanswered_episodes_are_scored,
     reward_checks.rewards_see_the_attempt_alone,
     demonstrator_succeeds,
@@ -265,7 +265,7 @@ CHECKS = _by_name(
 OF_ONE_SEAT = (
     gymnasium_contract,
     task_checks.tasks_can_be_judged,
-    prompts.prompts_keep_their_answers,
+    answers_in_prompts.prompts_keep_their_answers,
     reward_checks.constant_answers_fail,
     reward_checks.hedged_answers_fail,
 )

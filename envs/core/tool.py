@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from palaestra.envs.core.result import Done, as_json, as_received
 from palaestra.envs.core.signature import ArgumentReader, check_process, inner_function, read_docstring, read_signature
-from palaestra.envs.running.limits import limit_of
+from palaestra.envs.running.concurrency_limits import limit_of
 from palaestra.envs.running.work import Conditions, WorkMode
 from palaestra.errors import EnvironmentDefect, ToolError
 

@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
+from palaestra.envs.running.concurrency_limits import LIMITS
 from palaestra.envs.running.crew import Crew
 from palaestra.envs.running.inbox import Inbox, leave_line
-from palaestra.envs.running.limits import LIMITS
 from palaestra.envs.running.loop import LoopThread
 from palaestra.envs.running.processes import run_in_process
 from palaestra.envs.running.work import Pending, Work, WorkMode

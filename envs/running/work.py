@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from palaestra.envs.running.limits import Limit
+from palaestra.envs.running.concurrency_limits import Limit
 from palaestra.errors import Broken, EnvironmentDefect, ToolError
 
 log = logging.getLogger("palaestra.envs")

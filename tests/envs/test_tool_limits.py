@@ -8,7 +8,7 @@ from driven import begun, call
 
 from palaestra import Ending, Start
 from palaestra.envs.core.tool import collect
-from palaestra.envs.running import limits
+from palaestra.envs.running import concurrency_limits
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,8 @@ def test_the_rate_is_kept_over_all_environments(limited, name):
 
 def test_what_fell_due_while_the_machine_stood_still_does_not_begin_at_once(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    limit = limits.Limit(None, 10.0)
+    monkeypatch.setattr(concurrency_limits.time, "monotonic", lambda: now)
+    limit = concurrency_limits.Limit(None, 10.0)
     assert [limit.delay() for _ in range(5)] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
     now = 100.1
     assert limit.belated() == pytest.approx(0.0)

@@ -22,7 +22,8 @@ from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.data.demonstrations import demonstrations, unfit
 from palaestra.trainers.learn.imitation import Imitation
-from palaestra.trainers.learn.learner import Learner, rate_at
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.learning_rate import rate_at
 from palaestra.trainers.run import checkpoint, session
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.sft import longest_row, sft_rows

@@ -21,9 +21,9 @@ from palaestra.agents.local_model import LocalModel
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config.grpo_config import GRPOConfig
-from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.forward import shares_beginnings
+from palaestra.trainers.learn.learning_rate import rate_at
 from palaestra.trainers.losses.critic import Critic
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
 from palaestra.trainers.scale.fsdp import divided, whole_number, whole_weights
@@ -161,20 +161,6 @@ class Learner(Generic[RunConfigT]):
 
     def _tear(self, *_: object) -> None:
         self.torn = True
-
-
-def rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Return the factor of the learning rate in step `step` of `steps` (from 0): it rises linearly during the warm-up,
-    then stays constant, or falls linearly or as a cosine.
-    """
-    rising = int(config.warmup_share * steps)
-    if step < rising:
-        return (step + 1) / rising
-    if config.lr_schedule == "constant":
-        return 1.0
-    if config.lr_schedule == "linear":
-        return 1 - 0.95 * (step - rising) / max(1, steps - rising - 1)
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 
 def to_learn(local: LocalModel) -> Any:
