@@ -4,6 +4,7 @@ It seeds nothing: a test that needs numbers makes its own generator. Properties 
 run, or a rare one would fail somebody else's change; `pytest --hypothesis-profile=default` looks for new ones.
 """
 
+import gc
 import os
 import signal
 
@@ -25,6 +26,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 _PATIENT = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("palaestra", deadline=None, derandomize=True, suppress_health_check=_PATIENT)
 hypothesis.settings.load_profile("palaestra")
+
+
+def pytest_collection_finish():
+    """Exclude torch and all test modules from garbage collection, which would visit them for a third of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -180,8 +180,11 @@ def _saved_steps(learner: Learner[GRPOConfig]) -> Callable[[int], bool]:
 @contextmanager
 def _loaded_for_good() -> Iterator[None]:
     """Exclude all loaded objects from garbage collection during a `with` block. They live as long as the run, and each
-    collection would need a quarter of a second to visit them.
+    collection would need a quarter of a second to visit them. What the caller has excluded stays excluded.
     """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield

@@ -297,7 +297,7 @@ class Awaiting(Fetching):
 class BlockingJudge(Sound):
     async def reward(self, attempt):
         if not attempt.answer:
-            free.wait(4)
+            free.wait(1.5)
         return float(attempt.answer == attempt.task.answer)
 
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -119,21 +120,18 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize(
-    ("then", "what"),
-    [
-        ("time.sleep(600)", "start"),
-        ("print('hello', flush=True); sys.stdin.read()", "start"),
-        (UNLISTED, "list its tools"),
-    ],
-)
-def test_a_server_that_never_answers_is_told_once_with_its_last_words(then, what, tmp_path, caplog):
-    path = tmp_path / "starts"
-    server = tools_from_mcp([sys.executable, "-S", "-c", MUTE.format(path=str(path), then=then)], start_seconds=3)
-    for _ in range(3):
-        with pytest.raises(UsageError, match=rf"does not {what}: no answer within 3 s; .*still loading"):
-            TextEnv(Table(server)).reset(seed=0)
-    assert path.read_text() == "x", "it was started again, though it had just failed"
+def test_a_server_that_never_answers_is_told_once_with_its_last_words(tmp_path, caplog):
+    def asked_thrice(then, what):
+        path = tmp_path / str(len(then))
+        server = tools_from_mcp([sys.executable, "-S", "-c", MUTE.format(path=str(path), then=then)], start_seconds=3)
+        for _ in range(3):
+            with pytest.raises(UsageError, match=rf"does not {what}: no answer within 3 s; .*still loading"):
+                TextEnv(Table(server)).reset(seed=0)
+        assert path.read_text() == "x", "it was started again, though it had just failed"
+
+    mute = ["time.sleep(600)", "print('hello', flush=True); sys.stdin.read()", UNLISTED]
+    with ThreadPoolExecutor() as beside:
+        list(beside.map(asked_thrice, mute, ["start", "start", "list its tools"]))
     assert not caplog.records, "a line that is no message needs no traceback"
 
 

@@ -122,43 +122,35 @@ def test_a_file_that_changed_under_an_episode_is_said(make_run: Make, serve: Cal
     viewer._server.server_close()
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1.evil.example", "localhost:1", "", "[::1]"]
-)
-def test_a_request_under_another_name_gets_nothing(
-    make_run: Make, serve: Callable[[Path], ViewerServer], host: str
-) -> None:
+def test_a_request_under_another_name_gets_nothing(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
     viewer = serve(make_run(steps=1))
-    status, _, body = ask(viewer, "", Host=host)
-    assert status == 421
-    assert b"<" not in body
+    for host in ("evil.example", "127.0.0.1", "127.0.0.1.evil.example", "localhost:1", "", "[::1]"):
+        status, _, body = ask(viewer, "", Host=host)
+        assert (status, b"<" in body) == (421, False), host
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/", "/favicon.ico", "/state", "/wrong/state", "//", "/%2e%2e/", "/é/", "../", "../../etc/passwd", "state/",
-        "..%2f..%2fetc%2fpasswd", "episode/1/../../config.json", "episode/1/-1", "episode/1/1e3", "episode/1/²",
-        "episode/../0", "config.json",
-    ],
-)  # fmt: skip
-def test_no_path_but_its_own_leads_anywhere(make_run: Make, serve: Callable[[Path], ViewerServer], path: str) -> None:
+OTHERS = """
+    / /favicon.ico /state /wrong/state // /%2e%2e/ /é/ ../ ../../etc/passwd state/ ..%2f..%2fetc%2fpasswd
+    episode/1/../../config.json episode/1/-1 episode/1/1e3 episode/1/² episode/../0 config.json
+"""
+
+
+def test_no_path_but_its_own_leads_anywhere(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
     viewer = serve(make_run(steps=1))
     state_with(viewer, 8)
-    with socket.create_connection(("127.0.0.1", viewer.port), SECONDS) as raw:
-        where = path if path.startswith("/") else f"/{viewer.word}/{path}"
-        raw.sendall(f"GET {where} HTTP/1.1\r\nHost: 127.0.0.1:{viewer.port}\r\n\r\n".encode())
-        said = b"".join(iter(lambda: raw.recv(65536), b""))
-    assert said.split(b" ", 2)[1] == b"404"
+    for path in OTHERS.split():
+        with socket.create_connection(("127.0.0.1", viewer.port), SECONDS) as raw:
+            where = path if path.startswith("/") else f"/{viewer.word}/{path}"
+            raw.sendall(f"GET {where} HTTP/1.1\r\nHost: 127.0.0.1:{viewer.port}\r\n\r\n".encode())
+            said = b"".join(iter(lambda raw=raw: raw.recv(65536), b""))
+        assert said.split(b" ", 2)[1] == b"404", path
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "<b>"])
-def test_only_get_is_answered(make_run: Make, serve: Callable[[Path], ViewerServer], method: str) -> None:
+def test_only_get_is_answered(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
     viewer = serve(make_run(steps=1))
-    status, headers, body = ask(viewer, "", method)
-    assert status == 405
-    assert b"<" not in body
-    assert "Access-Control-Allow-Origin" not in headers
+    for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "<b>"):
+        status, headers, body = ask(viewer, "", method)
+        assert (status, b"<" in body, "Access-Control-Allow-Origin" in headers) == (405, False, False), method
 
 
 def test_every_answer_carries_the_policy(make_run: Make, serve: Callable[[Path], ViewerServer]) -> None:
