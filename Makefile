@@ -23,7 +23,7 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
 
 test: setup  ## the tests, under five minutes
-	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
+	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 3 --dist loadfile
 
 test-browser: setup  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m "chromium and not prove" -q tests/chromium
@@ -35,7 +35,7 @@ test-vllm: setup  ## the engine on real vLLM servers, in an environment of their
 	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm
 
 prove: setup  ## the long proofs: learning, killing, hostile programs
-	@$(PY) -m pytest -m "prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
+	@$(PY) -m pytest -m "prove and not chromium and not docker and not vllm" -q -n 3 --dist loadfile
 
 check: setup  ## lint, format and types
 	@$(PY) -m ruff check
