@@ -17,7 +17,7 @@ from palaestra.cli.running import go_on, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, laptop_config, tiny_config
-from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
+from palaestra.trainers.config.recipes import Recipe, find_recipe
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.parts import load_allowed
 from palaestra.trainers.run.folder import Run, fresh_folder
@@ -33,19 +33,16 @@ PRESETS = {"tiny": tiny_config, "laptop": laptop_config, "authors": grpo_config}
 class TrainOptions(RunOptions):
     """Train an agent with GRPO. Without --model it is the built-in tiny one.
 
-    The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors, and with --preset laptop
-    those for a small pretrained model without a GPU.
+    The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
     """
 
     config: Annotated[GRPOConfig, tyro.conf.arg(name="")]
     preset: Preset | None = None
-    """Which defaults: `tiny`, `authors`, or `laptop` for a small pretrained model on two CPU cores. By default those of
-    the tiny agent, or with --model the authors'."""
+    """Set of defaults; `laptop` is for a small pretrained model."""
     recipe: Annotated[
         str,
         tyro.conf.arg(
-            help="Preset of the algorithm; --recipe.PART NAME changes a part of it, and `palaestra recipes` shows them "
-            f"all: {', '.join(RECIPES)}."
+            help="Preset of the algorithm (`palaestra recipes` shows all); --recipe.PART NAME changes a part of it."
         ),
     ] = "grpo-tcr"
 

@@ -26,7 +26,7 @@ class Chancy(calculator.Calculator):
 def chancy(messages, rng, tool_rate=1.0):
     """The larger the first factor, the seldomer right."""
     said = calculator.demonstrate(messages, rng, tool_rate)
-    first = int(messages[0]["content"].split()[2])
+    first = int(messages[1]["content"].split()[2])
     return said if messages[-1]["role"] == "user" or rng.random() > first / 100 else "no idea"
 
 

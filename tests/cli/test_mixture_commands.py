@@ -6,8 +6,6 @@ import shutil
 import pytest
 from commands import refused, run, words
 
-from palaestra.trainers.setup import cold_start
-
 ENVIRONMENTS = '''
 import palaestra
 from palaestra.envs import Task, ToolEnv
@@ -67,10 +65,9 @@ def trained(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
-        constants = {"_FIRST_GATE": 30, "_GATE_EVERY": 15, "_GATE_TASKS": 8, "_DECAY_STEPS": 2, "_WARMUP_STEPS": 5}
-        for name, value in constants.items():
-            patch.setattr(cold_start, name, value)
-        arguments = ("train", "pair:pair/Yes-v0=3", "pair:pair/No-v0=1", "--run", "runs/mixed", *TINY)
+        early = {"first-gate": 30, "gate-every": 15, "gate-episodes": 8, "imitation-decay": 2, "imitation-warmup": 5}
+        options = [f"--cold-start.{name}={value}" for name, value in early.items()]
+        arguments = ("train", "pair:pair/Yes-v0=3", "pair:pair/No-v0=1", "--run", "runs/mixed", *TINY, *options)
         assert main([*map(str, arguments)]) == 0
     return folder / "runs" / "mixed"
 

@@ -18,7 +18,7 @@ BARE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-PROMPT = f"<|im_start|>system\n{TEXT}\n\nYou can use tools."
+PROMPT = f"<|im_start|>system\n{TEXT}\n\nAnswer with the number alone.\n\nYou can use tools."
 CALL = '<calculator>{"expression": "value"}</calculator>'
 NOTE = "stand in the system message, with an example call in tags"
 LIMITS = ("--max-turn-tokens", "8", "--max-episode-tokens", "1900")

@@ -227,11 +227,10 @@ def test_a_template_that_cannot_show_tools_is_refused(capsys, files, tmp_path):
     )
     tokenizer = families._tokenizer(template, families._CHATML_TOKENS, families._CHATML_WORDS, "<|im_end|>")
     export(tiny_model(len(tokenizer), layers=1), tokenizer, tmp_path / "model")
-    err = refused(capsys, tmp_path, files["calculator"], "--model", tmp_path / "model")
-    assert "calculator.jsonl, episode 1: this chat template cannot show tool messages" in err
-    err = refused(capsys, tmp_path, files["two-hop"], "--model", tmp_path / "model")
-    assert "two-hop.jsonl, episode 1: the student's chat template cannot show" in err
-    assert "only user and assistant" in err
+    for name in ("calculator", "two-hop"):
+        err = refused(capsys, tmp_path, files[name], "--model", tmp_path / "model")
+        assert f"{name}.jsonl, episode 1: the student's chat template cannot show" in err
+        assert "only user and assistant" in err
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_f20_a_recorded_solution_without_calls_is_stitched_in_its_own_environmen
     (there / "alone.py").write_text(
         "import palaestra\n"
         "def rule(messages, rng, **habits):\n"
-        "    a, b = map(int, messages[0]['content'].strip('What is?').split(' * '))\n"
+        "    a, b = map(int, messages[1]['content'].strip('What is?').split(' * '))\n"
         "    return f'<think>So {a} * {b} = {a * b}.</think>{a * b}'\n"
         "palaestra.register('me/Alone-v0', 'palaestra.envs.suite.calculator:Calculator', demonstrator='alone:rule')\n"
     )

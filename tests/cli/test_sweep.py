@@ -122,7 +122,7 @@ def test_a_sweep_grows_by_steps_where_a_run_may(capsys, model, tmp_path, at_hand
 def test_tiny_agents_that_are_raised_alike_are_raised_once_a_seed(capsys, tmp_path, at_hand, monkeypatch):
     raised = []
 
-    def cold_started(config, on_progress):
+    def cold_started(config, model, on_progress):
         raised.append(config.seed)
         made = tiny_model(len(families.TOKENIZERS["tiny"]), layers=1, seed=config.seed)
         return Pupil(serve(made, families.TOKENIZERS["tiny"], slots=4), 1, 1, ())

@@ -305,7 +305,7 @@ def test_a_signal_before_the_folder_is_made_leaves_none(capsys, monkeypatch, mod
 def test_the_tiny_agent_is_raised_once(capsys, monkeypatch, tmp_path):
     raised, tokenizer = [], families.TOKENIZERS["tiny"]
 
-    def cold_started(config, on_progress):
+    def cold_started(config, model, on_progress):
         raised.append(1)
         return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 

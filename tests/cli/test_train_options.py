@@ -3,8 +3,11 @@
 import json
 import re
 
+import families
 import pytest
 
+from palaestra.agents.model_folder import export
+from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.trainers import training
 from palaestra.trainers.run.interrupts import Interrupted
@@ -109,3 +112,17 @@ def test_a_slip_is_told_the_option_that_was_meant_with_its_section(capsys, comma
 def test_a_word_too_many_is_refused(capsys):
     status, _, err = run(capsys, "train", "two-hop", "calculator")
     assert (status, "'two-hop' has no weight" in err) == (2, True)
+
+
+def test_a_preset_gives_the_defaults_and_options_change_them(begun, tmp_path):
+    export(tiny_model(len(families.TOKENIZERS["tiny"]), layers=1), families.TOKENIZERS["tiny"], tmp_path / "model")
+    config = begun("--model", tmp_path / "model", "--preset", "laptop", "--steps", "3")
+    assert (config["steps"], config["play"]["num_prompts"], config["eval_tasks"]) == (3, 4, 64)
+    assert config["optimizer"]["learning_rate"] == 2e-5
+    assert config["cold_start"]["demonstrations"] is None, "it imitates only if asked to"
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones(capsys):
+    status, _, err = run(capsys, "train", "two-hop", "--preset", "desktop")
+    assert status == 2
+    assert "laptop" in err

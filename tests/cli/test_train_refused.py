@@ -19,11 +19,10 @@ from palaestra.trainers.setup import cold_start, open_learner
 def nobody_is_raised(monkeypatch):
     """Raising the tiny agent takes minutes: whoever gets that far has refused too late."""
 
-    def cold_started(config):
+    def cold_started(config, model, on_progress):
         raise AssertionError("the tiny agent is raised")
 
     monkeypatch.setattr(open_learner, "cold_started", cold_started)
-    monkeypatch.setattr("palaestra.cli.demo.cold_started", cold_started)
 
 
 def refused(capsys, tmp_path, *arguments):
@@ -101,7 +100,7 @@ def test_a_seat_that_does_not_exist_is_refused_from_python_too(monkeypatch):
 
 
 def test_a_mistake_that_shows_only_while_the_agent_is_raised_leaves_the_name_free(capsys, monkeypatch, tmp_path):
-    def cold_started(config, on_progress):
+    def cold_started(config, model, on_progress):
         raise UsageError("no demonstration is an episode")
 
     monkeypatch.setattr(open_learner, "cold_started", cold_started)
@@ -124,7 +123,7 @@ def test_a_run_that_has_made_something_is_kept_and_told_how_to_go_on(capsys, mon
 
 
 def test_who_goes_on_with_a_run_keeps_its_folder(capsys, monkeypatch, tmp_path):
-    def cold_started(config, on_progress):
+    def cold_started(config, model, on_progress):
         raise palaestra.TrainingHalted("no weights pass")
 
     with Run(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")):

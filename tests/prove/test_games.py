@@ -18,7 +18,6 @@ from palaestra.trainers.evaluation.during_training import evaluate_both
 from palaestra.trainers.evaluation.evaluate import by_seat, evaluate
 from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.setup import cold_start
 from palaestra.trainers.setup.cold_start import cold_started
 from palaestra.trainers.setup.open_run import limits
 from palaestra.trainers.validation import changed
@@ -32,10 +31,8 @@ RELAY = tiny_config(relay_world.GAME, seed=0, device="cpu", steps=16)
 
 def raised(config, demonstrations):
     """A tiny agent that can use its tool and mostly does not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cold_start, "_FIRST_GATE", 150)
-        patch.setattr(cold_start, "_DECAY_STEPS", 100)
-        return cold_started(changed(config, {"demonstrations": demonstrations})).local
+    short = {"demonstrations": demonstrations, "first_gate": 150, "imitation_decay": 100}
+    return cold_started(changed(config, short)).local
 
 
 def lesson(agent, model, config):

@@ -20,6 +20,7 @@ from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.setup import cold_start
 from palaestra.trainers.setup.open_run import limits, open_arena
+from palaestra.trainers.validation import changed
 
 pytestmark = pytest.mark.prove
 RIGHT, WRONG = "the outcome is right", "the outcome is wrong"
@@ -66,9 +67,8 @@ def measured(agent, config):
     return {name: sum(one.parts[name] for one in episodes) / len(episodes) for name in ("format", "error")}
 
 
-def test_f30_a_judge_learns_the_form_of_verdicts_and_scores_that_are_near_the_labels(config, monkeypatch):
-    monkeypatch.setattr(cold_start, "_FIRST_GATE", 150)
-    monkeypatch.setattr(cold_start, "_DECAY_STEPS", 100)
+def test_f30_a_judge_learns_the_form_of_verdicts_and_scores_that_are_near_the_labels(config):
+    config = changed(config, {"first_gate": 150, "imitation_decay": 100})
     with closing(open_arena(config)) as arena:
         raised = cold_start.cold_start(
             arena, rule, seed=0, limits=limits(config), device_name="cpu", config=config.cold_start

@@ -5,6 +5,9 @@ import json
 import families
 import gymnasium
 import pytest
+import torch
+from going import on, random_agent, run_of
+from safetensors.torch import load_file
 
 import palaestra
 from palaestra import ConfigError, TrainingHalted
@@ -16,22 +19,16 @@ from palaestra.trainers.config.sections_config import ColdStartConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.setup import cold_start as room
 from palaestra.trainers.setup.cold_start import cold_start, demonstrate
+from palaestra.trainers.setup.imitation_gate import GateMeasure, gate_measure
 
 DEMONSTRATOR = palaestra.demonstrator("palaestra/TwoHop-v0")
-SMALL = ColdStartConfig(demonstrations=24, imitation_steps=4, layers=1, max_attempts=3)
-
-
-def shorten(monkeypatch, first_gate=2, gate_every=2):
-    """Measure the gate early, often and on few episodes."""
-    constants = {"_FIRST_GATE": first_gate, "_GATE_EVERY": gate_every, "_DECAY_STEPS": 3, "_GATE_TASKS": 4}
-    for name, value in constants.items():
-        monkeypatch.setattr(room, name, value)
+EARLY = {"first_gate": 2, "gate_every": 2, "imitation_decay": 3, "gate_episodes": 4}
+SMALL = ColdStartConfig(demonstrations=24, imitation_steps=4, layers=1, max_attempts=3, **EARLY)
 
 
 def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR, turn=20):
     """Raise with a gate that answers these values in turn; returns the progress and the pupil."""
     answers = iter(gates)
-    shorten(monkeypatch)
     monkeypatch.setattr(room, "_reached", lambda *_: next(answers))
     seen = []
     pupil = cold_start(
@@ -100,10 +97,10 @@ def test_when_no_weights_pass_the_run_stops(two_hop, monkeypatch):
         raised(two_hop, [0.1, 0.2] * 3, monkeypatch)
 
 
-def test_the_gate_really_plays(two_hop, monkeypatch):
+def test_the_gate_really_plays(two_hop):
     """Random weights do not pass it."""
-    shorten(monkeypatch, first_gate=1, gate_every=1)
-    config = ColdStartConfig(demonstrations=12, imitation_steps=1, max_attempts=1, layers=1)
+    early = {**EARLY, "first_gate": 1, "gate_every": 1}
+    config = ColdStartConfig(demonstrations=12, imitation_steps=1, max_attempts=1, layers=1, **early)
     how = {"seed": 0, "limits": TokenLimits(72, 256), "slots": 4, "device_name": "cpu"}
     with pytest.raises(TrainingHalted):
         cold_start(two_hop, DEMONSTRATOR, **how, config=config, sft=SFTConfig(batch_rows=4))
@@ -145,8 +142,8 @@ def test_where_no_demonstration_uses_a_tool_the_gate_measures_success(repeat, mo
     measured = "success_of_demonstrator"
     assert [p.metrics[measured] for p in seen if measured in p.metrics] == [0.5, 0.9]
     episodes = pupil.demonstrations
-    assert room._Measure(with_tool={"": False}).of(episodes) == 1.0
-    assert room._Measure(with_tool={"": True}).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
+    assert GateMeasure(with_tool={"": False}).of(episodes) == 1.0
+    assert GateMeasure(with_tool={"": True}).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
     with pytest.raises(
         TrainingHalted, match=r"none of 3 .* reached 0\.85 of the demonstrator's success in 4 steps, on tasks"
     ):
@@ -160,7 +157,7 @@ def test_without_a_tool_the_gate_asks_for_a_share_of_what_was_shown_the_bad_habi
     _, pupil = raised(repeat, [0.9, 0.88], monkeypatch, demonstrator=habitual)
     shown = [episode.parts["success"] for episode in pupil.demonstrations]
     assert 0 < sum(shown) < 0.85 * len(shown), "a gate on success itself would refuse this demonstrator"
-    measure = room._measure(pupil.demonstrations, SMALL)
+    measure = gate_measure(pupil.demonstrations, SMALL)
     assert measure.of(pupil.demonstrations) == pytest.approx(1.0)
     assert measure.of([one for one in pupil.demonstrations if not one.parts["success"]]) == 0.0
 
@@ -168,9 +165,9 @@ def test_without_a_tool_the_gate_asks_for_a_share_of_what_was_shown_the_bad_habi
 def test_a_tiny_agent_whose_demonstrations_do_not_fit_is_refused_before_anything_is_imitated(repeat, monkeypatch):
     monkeypatch.setattr(room, "tiny_model", None)
     said = (
-        r"^the tiny agent cannot be raised: 100% of the demonstrations are longer than what may be played: the "
-        r"longest row has (\d+) tokens and the longest turn (\d+); set --play.max-episode-tokens, which is 200, to "
-        r"200 or more, and --play.max-turn-tokens, which is 1, to \2 or more$"
+        r"^the agent cannot learn from the demonstrations: 100% of the demonstrations are longer than what may be "
+        r"played: the longest row has (\d+) tokens and the longest turn (\d+); set --play.max-episode-tokens, which "
+        r"is 200, to 200 or more, and --play.max-turn-tokens, which is 1, to \2 or more$"
     )
     with pytest.raises(ConfigError, match=said):
         raised(repeat, [], monkeypatch, demonstrator=copied, turn=1)
@@ -234,9 +231,9 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
     local = serve(tiny_model(len(families.TOKENIZERS["tiny"]), layers=1), families.TOKENIZERS["tiny"], slots=4)
     monkeypatch.setattr(room, "play", watched)
-    room._reached(local, file_of_sums, TokenLimits(10, 120), room._Measure(with_tool={"": True}))
+    room._reached(local, file_of_sums, TokenLimits(10, 120), GateMeasure(with_tool={"": True}), 192)
     measured = {start.task for start in begun}
-    assert len(begun) == len({start.seed for start in begun}) == room._GATE_TASKS
+    assert len(begun) == len({start.seed for start in begun}) == 192
     assert shown.isdisjoint(measured)
     assert shown | measured == set(range(file_of_sums.task_count))
 
@@ -247,3 +244,38 @@ def test_whoever_raises_an_agent_on_a_small_file_is_warned(file_of_sums, monkeyp
     with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
         cold_start(file_of_sums, DEMONSTRATOR, **how, on_progress=seen.append)
     assert "tasks are demonstrated" in seen[0].note
+
+
+@pytest.fixture
+def pretrained(tmp_path, monkeypatch):
+    """The settings of a run that begins with demonstrations for a model from a folder, whose gate is always passed."""
+    monkeypatch.setattr(room, "_reached", lambda *_: 1.0)
+    cold = {"demonstrations": 16, "imitation_steps": 2, "imitation_batch_rows": 4, **EARLY}
+    model = random_agent(tmp_path / "model")
+    return model, lambda **changes: run_of(model, max_turn_tokens=72, max_episode_tokens=256, **cold, **changes)
+
+
+def weights_in(folder):
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("lora_r", [0, 4], ids=["all weights", "an adapter"])
+def test_a_pretrained_model_imitates_with_all_its_weights_and_goes_on_from_there(pretrained, tmp_path, lora_r):
+    model, settings = pretrained
+    config = settings(lora_r=lora_r, steps=2)
+    on(tmp_path / "run", config, steps=1)
+    given, start = weights_in(model), weights_in(tmp_path / "run" / "start")
+    assert not any(torch.equal(start[name], given[name]) for name in given if "proj" in name)
+    resumed, whole = on(tmp_path / "run"), on(tmp_path / "whole", config)
+    assert all(map(torch.equal, resumed.model.state_dict().values(), whole.model.state_dict().values()))
+    base = {name: value for name, value in whole.model.state_dict().items() if "base_layer" in name}
+    assert len(base) == (0 if not lora_r else 14), "two layers of seven matrices"
+    for name, value in base.items():
+        assert torch.equal(value, start[name.removeprefix("base_model.model.").replace(".base_layer", "")])
+
+
+def test_a_pretrained_model_imitates_nothing_unless_demonstrations_are_asked_for(tmp_path):
+    config = run_of(random_agent(tmp_path / "model"))
+    assert not config.cold_started
+    on(tmp_path / "run", config, steps=1)
+    assert not (tmp_path / "run" / "start").exists()

@@ -14,7 +14,7 @@ import pytest
 from batches import TOKENIZER, restless
 
 import palaestra
-from palaestra.agents.local_model import export
+from palaestra.agents.model_folder import export
 from palaestra.envs import Task, ToolEnv
 from palaestra.trainers import grpo
 from palaestra.trainers.config.grpo_config import tiny_config

@@ -46,9 +46,9 @@ class GRPOConfig(PromptConfig):
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: a GPU if there is one."""
     eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
-    """Number of held-out tasks, played before and after training; 0 measures nothing."""
+    """Number of held-out tasks, played before and after; 0 measures nothing."""
     track: Annotated[TrackerNames, SERVICE] = ()
-    """Trackers that get the metrics, in addition to the run's folder: one or several of wandb, trackio, tensorboard."""
+    """Trackers that get the metrics too: wandb, trackio, tensorboard, or several."""
     collapse: Literal["warn", "stop", "off"] = "warn"
     """Reaction to a collapse of the policy, which is detected by entropy, log-prob gap, repetition and tool calls: a
     note, or an end with a checkpoint."""

@@ -115,10 +115,10 @@ class Recipe:
     kl: KL = field(default_factory=KL)
     """Penalty for the distance from the initial policy."""
     aggregation: NameOrAggregation = field(default="token", metadata={PARTS: AGGREGATIONS})
-    """Units with equal weight in the loss: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5); `sum`
-    adds up a sample's tokens, `constant` divides that by max_completion_length."""
+    """Units with equal weight in the loss: `token` (paper, eq. 4) or `sample` (eq. 5); `sum` adds up a sample's tokens,
+    `constant` divides that by max_completion_length."""
     entropy_coef: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Coefficient of the entropy bonus in the loss, for the distributions that tokens are sampled from."""
+    """Coefficient of the entropy bonus in the loss."""
 
     def __post_init__(self) -> None:
         check_fields(self)

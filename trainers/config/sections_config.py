@@ -51,13 +51,13 @@ class PlayConfig:
     """Maximum tokens whose keys and values the built-in engine caches; turns wait until there is space. By default
     `slots` rows of full length, or what fits."""
     ordered: bool = False
-    """Make a run repeat bit by bit: decoding waits for all running tools, so the slowest tool limits the speed."""
+    """Make a run repeat bit by bit; the slowest tool then limits the speed."""
     max_broken_share: Annotated[float, SHARE] = 0.05
     """The run stops if more than this share of a step's episodes is BROKEN, or dropped for a reward that is not a
     number."""
     max_staleness: Annotated[int, NOT_NEGATIVE] = 0
-    """Maximum number of batches played ahead of the learner, and so of weight updates between the sampling of a token
-    and the training on it. 0 plays and learns in turn; more needs an engine with its own weights."""
+    """Maximum number of batches played ahead of the learner. 0 plays and learns in turn; more needs an engine with its
+    own weights."""
     max_logprob_gap: Annotated[float | None, POSITIVE] = None
     """The run stops if the log-probs of engine and trainer differ by more than this, on average over tokens of the
     newest weights. By default 0.001 for each token if both compute with the same float32 weights, else 0.1 on average.
@@ -191,8 +191,7 @@ class PlaySaveConfig(SaveConfig):
     checkpoint_every: Annotated[int | None, COUNT] = 10
     """Steps between checkpoints. There is always one at the end and at an interrupt."""
     recorded_groups: Annotated[int, NOT_NEGATIVE] = 2
-    """Number of groups per step whose episodes are kept on disk, with their tokens, in addition to all BROKEN ones; 0
-    keeps none."""
+    """Number of groups per step whose episodes are kept on disk, in addition to all BROKEN ones; 0 keeps none."""
 
 
 @dataclass(frozen=True, slots=True)

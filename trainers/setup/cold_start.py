@@ -15,7 +15,7 @@ token limits of play would bring it below the gate.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -26,7 +26,7 @@ from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import LocalModel, find_device, serve
 from palaestra.agents.policies.table import in_every_seat, trained_engines
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
-from palaestra.episode import Episode, Status, TokenRow
+from palaestra.episode import Episode, TokenRow
 from palaestra.errors import ConfigError, TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator, demonstrators, format_read
@@ -40,49 +40,13 @@ from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.samplers.seats import check_seats, seated, seats_of
 from palaestra.trainers.samplers.task_of_group import counts_in
 from palaestra.trainers.setup.demonstration_split import Division, demonstrate, starts_of
+from palaestra.trainers.setup.imitation_gate import GateMeasure, gate_measure
 from palaestra.trainers.setup.open_run import limits, open_arena
 from palaestra.trainers.validation import changed
 
 _TINY_DEMONSTRATIONS = 6000
 _MOST_TIMES = 8
 """Largest factor on demonstrations and steps for a mixture, relative to one environment."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    """Measure of the gate: the success of episodes with a served call; if no demonstration used a tool, the success of
-    all episodes relative to the demonstrator's. In a mixture, the minimum over its environments.
-    """
-
-    with_tool: Mapping[str, bool]
-    """True, by environment, if its demonstrations use a tool."""
-    demonstrator_success: Mapping[str, float] = field(default_factory=dict)
-    """Success of the demonstrator by environment, if no tool is used. It includes the bad habit, which the agent
-    imitates."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the measure, for use in a sentence."""
-        if any(self.with_tool.values()):
-            return "success in episodes with a served call"
-        return "of the demonstrator's success" if self.demonstrator_success else "success"
-
-    @property
-    def metric(self) -> str:
-        """Return the key of the measure in the metrics of `Progress`."""
-        return "success_with_tool" if any(self.with_tool.values()) else "success_of_demonstrator"
-
-    def of(self, episodes: Sequence[Episode]) -> float:
-        """Return the measure of these episodes; 0 if an environment has no episode that counts."""
-        successes: dict[str, list[float]] = {env: [] for env in self.with_tool}
-        for episode in episodes:
-            env = episode.start.env
-            if episode.reward is not None and (_used(episode) or not self.with_tool.get(env)):
-                successes.setdefault(env, []).append(episode.parts["success"])
-        return min(
-            sum(env_successes) / max(1, len(env_successes)) / self.demonstrator_success.get(env, 1.0)
-            for env, env_successes in successes.items()
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +110,7 @@ def cold_start(
     for count in counts.values():
         if model is None and (warning := Division(count).warning):
             on_progress(Progress("demonstrations", len(demonstrations), total, note=warning))
-    measure = _measure(demonstrations, config)
+    measure = gate_measure(demonstrations, config)
     if model is None:
         tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
         chat, agents = Chat(tokenizer), _tiny_agents(tokenizer, config, find_device(device_name), slots, seed)
@@ -199,35 +163,11 @@ def _imitation_of_pretrained(config: GRPOConfig) -> SFTConfig:
     return changed(SFTConfig(model=config.model, device=config.device, scale=scale), settings)
 
 
-def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
-    """Return the measure of the gate. Raise `TrainingHalted` if the demonstrator itself does not pass the gate."""
-    if not demonstrations:
-        raise TrainingHalted("every demonstration is BROKEN; `palaestra check` says what is wrong with the environment")
-    used: dict[str, bool] = {}
-    for episode in demonstrations:
-        used[episode.start.env] = used.get(episode.start.env, False) or _used(episode)
-    reached = {
-        env: _Measure({env: False}).of([episode for episode in demonstrations if episode.start.env == env])
-        for env, tool in used.items()
-        if not tool
-    }
-    measure = _Measure(used, {env: success for env, success in reached.items() if success})
-    score = measure.of(demonstrations)
-    if score < config.imitation_gate:
-        habit = "" if any(measure.with_tool.values()) else f", played with tool_rate={config.tool_rate:g},"
-        raise TrainingHalted(
-            f"the demonstrator{habit} reaches {score:.2f} {measure.name} in {len(demonstrations)} demonstrations, and "
-            f"the agent, which imitates it, is to reach {config.imitation_gate}: let it play better, or lower the "
-            "gate with --cold-start.imitation-gate"
-        )
-    return measure
-
-
 def _too_long(
     demonstrations: Sequence[Episode],
     rows_of: Sequence[Sequence[TokenRow]],
     limits: TokenLimits,
-    measure: _Measure,
+    measure: GateMeasure,
     gate: float,
 ) -> str:
     """Return a note on demonstrations that exceed the token limits of play; "" if all fit.
@@ -258,11 +198,6 @@ def _too_long(
     return text
 
 
-def _used(episode: Episode) -> bool:
-    """Return whether at least one call in the episode succeeded."""
-    return any(call.status is Status.OK for call in episode.attempt.calls)
-
-
 def _imitate(
     local: LocalModel,
     rows: Sequence[TokenRow],
@@ -270,7 +205,7 @@ def _imitate(
     limits: TokenLimits,
     config: ColdStartConfig,
     sft: SFTConfig,
-    measure: _Measure,
+    measure: GateMeasure,
     on_progress: OnProgress,
 ) -> tuple[int, float]:
     """Imitate until the gate is passed, then decay the learning rate. Return the steps taken and the last measure."""
@@ -302,7 +237,7 @@ def _imitate(
     return learner.step, reached
 
 
-def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: _Measure, episodes: int) -> float:
+def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: GateMeasure, episodes: int) -> float:
     """Let the present model play tasks that were not demonstrated, and return the gate's measure."""
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
