@@ -11,7 +11,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web study examples docs pictures clean
+.PHONY: help setup demo demo-real test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,10 @@ setup:  ## make .venv and install everything into it (quick when it is up to dat
 
 demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SEED=3
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
+
+demo-real: setup  ## a pretrained model, SmolLM2-135M, learns the same: 10 minutes on two quiet cores, fetched once
+	@.venv/bin/palaestra demo two-hop --model smollm2 --seed $(SEED) --steps 8 --play.max-turn-tokens 24 \
+		--play.max-episode-tokens 256 --scale.lora-r 16 --optimizer.learning-rate 5e-4
 
 test: setup  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 3 --dist loadfile

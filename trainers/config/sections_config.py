@@ -132,7 +132,7 @@ class BatchOptimizerConfig(OptimizerConfig):
     """Optimizer settings: learning rates and batch division."""
 
     num_mini_batches: Annotated[int, COUNT] = 4
-    """Number of optimizer steps in a pass over a batch, at most one per group."""
+    """Optimizer steps per pass, at most one per group."""
     num_iterations: Annotated[int, COUNT] = 1
     """Number of passes (epochs) over a batch. The ratio always refers to the policy that sampled the batch."""
 
