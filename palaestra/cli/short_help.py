@@ -32,7 +32,7 @@ MAIN = {
     ),
     "engine": ("kind", "urls"),
     "optimizer": ("learning_rate", "lr_schedule", "num_mini_batches", "num_iterations", "micro_batch_tokens"),
-    "scale": ("precision", "gradient_checkpointing", "lora_r"),
+    "scale": ("precision", "lora_r"),
     "save": ("checkpoint_every", "recorded_groups"),
     "eval": ("eval_steps", "early_stopping_patience"),
 }

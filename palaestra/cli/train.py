@@ -17,7 +17,7 @@ from palaestra.cli.running import go_on, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, laptop_config, tiny_config
-from palaestra.trainers.config.recipes import Recipe, find_recipe
+from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.parts import load_allowed
 from palaestra.trainers.run.folder import Run, fresh_folder
@@ -42,7 +42,8 @@ class TrainOptions(RunOptions):
     recipe: Annotated[
         str,
         tyro.conf.arg(
-            help="Preset of the algorithm (`palaestra recipes` shows all); --recipe.PART NAME changes a part of it."
+            help="Preset of the algorithm; --recipe.PART NAME changes a part of it, and `palaestra recipes` shows them "
+            f"all: {', '.join(RECIPES)}."
         ),
     ] = "grpo-tcr"
 
