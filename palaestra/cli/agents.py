@@ -8,6 +8,7 @@ without a prefix, and plays inside `open_agent`.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,6 +70,8 @@ class AgentOptions(PromptConfig, GuardOptions, RequestLimits):
     """Maximum number of requests sent at once."""
     native_tools: bool = True
     """Send tool schemas and calls in the server's own form; without it they are described in the system message."""
+    tool_rate: float | None = field(default=None, kw_only=True)
+    """Share of episodes in which the demonstrator uses its tool; by default what its author chose."""
     send_seed: bool = False
     """Send a seed with each request, for servers that take one."""
     device: str = "auto"
@@ -77,9 +80,13 @@ class AgentOptions(PromptConfig, GuardOptions, RequestLimits):
     def __post_init__(self) -> None:
         served = {option.name: option.default for option in fields(self)}
         loading_defaults = {
-            name: served.pop(name) for name in ("model", "base_url", "device", "chat_template", "system")
+            name: served.pop(name) for name in ("model", "base_url", "device", "chat_template", "system", "tool_rate")
         }
         self.require_loaded(loads_here(self))
+        if self.tool_rate is not None and not 0 <= self.tool_rate <= 1:
+            raise UsageError(f"--tool-rate is {self.tool_rate:g}; expected a share from 0 to 1")
+        if self.tool_rate is not None and (self.base_url is not None or self.model != DEMONSTRATOR):
+            raise UsageError(f"--tool-rate is for the environment's demonstrator; {self.model} decides by itself")
         if self.base_url is None:
             idle = [name for name, default in served.items() if getattr(self, name) != default]
             if idle:
@@ -192,7 +199,7 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
             raise
         return Agent(policy)
     if options.model == DEMONSTRATOR:
-        return Agent(ScriptedPolicy(_script(env_id), seed, format))
+        return Agent(ScriptedPolicy(_script(env_id, options.tool_rate), seed, format))
     if options.model == HUMAN:
         return Agent(HumanPolicy(format=format))
     from palaestra.agents.local_model import load
@@ -201,10 +208,15 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
     return load(options.model, **how, chat_template=options.chat_template, system=options.system).agent
 
 
-def _script(env_id: str) -> "Demonstrator | dict[str, Demonstrator]":
-    """Return the demonstrator of the environment, which is the default agent."""
+def _script(env_id: str, tool_rate: float | None) -> "Demonstrator | dict[str, Demonstrator]":
+    """Return the demonstrator of the environment, which is the default agent, with this share of tool use."""
     try:
-        return demonstrators(env_id)
+        rules = demonstrators(env_id)
+        if tool_rate is None:
+            return rules
+        if isinstance(rules, Mapping):
+            return {env: partial(rule, tool_rate=tool_rate) for env, rule in rules.items()}
+        return partial(rules, tool_rate=tool_rate)
     except UnknownId:
         raise
     except UsageError as error:

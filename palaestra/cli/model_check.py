@@ -53,6 +53,9 @@ def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) 
         yield DoctorFinding(finding.about, finding.text, finding.state, finding.remedy, vital=True)
     if shape is not None and run is not None and room is not None:
         yield from _memory(config, run, room)
+    elif name != "tiny" and find_device("auto").type == "cpu":
+        text = f"there is no GPU; a small model trains by: palaestra train ID --model {name} --preset laptop"
+        yield DoctorFinding("settings", text)
 
 
 def read(name: str) -> tuple[Any, Any, list[int]]:

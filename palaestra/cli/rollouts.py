@@ -76,6 +76,8 @@ class RolloutOptions(EpisodeOptions):
         if self.agent.base_url is not None or loads_here(self.agent):
             names = ("temperature", "max_turn_tokens", "max_episode_tokens")
             settings |= dict(zip(names, (self.temperature, *self.limits), strict=True))
+        if self.agent.tool_rate is not None:
+            settings["tool_rate"] = self.agent.tool_rate
         if loads_here(self.agent):
             settings["weights"] = _weights(self.agent.model)
             # Files of before these options have none of the two, which is read as None.

@@ -508,3 +508,15 @@ def test_fewer_tasks_than_asked_for_are_said(capsys, tmp_path, monkeypatch, size
     shown += f" {err}"
     assert status == 0, err
     assert ("there are only" in shown) == (size > 3)
+
+
+def test_the_demonstrator_uses_its_tool_as_often_as_asked(capsys, out):
+    for rate, calls in (("0", {0}), ("1", {1})):
+        file = out.with_name(f"rate{rate}.jsonl")
+        run(capsys, "calculator", "--out", file, "--tasks", 12, "--tool-rate", rate)
+        played = list(read(file.with_name(f"rate{rate}.played.jsonl")))
+        assert {len(record.episode.attempt.calls) for record in played} == calls
+    refused(capsys, "--tool-rate is 2", "calculator", "--out", out, "--tool-rate", "2")
+    refused(
+        capsys, "is for the environment's demonstrator", "calculator", "--out", out, "--model", "m", "--tool-rate", "1"
+    )

@@ -439,3 +439,8 @@ def test_a_wrong_request_exits_with_2(capsys):
             status = stop.code
         assert status == 2
         assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_a_gpu_the_settings_for_a_laptop_are_proposed(capsys, sound):
+    assert main(["doctor", str(sound)]) == 0
+    assert f"--model {sound} --preset laptop" in " ".join(capsys.readouterr().out.split())

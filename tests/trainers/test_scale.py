@@ -25,7 +25,8 @@ from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.run import checkpoint
 from palaestra.trainers.run.saved_config import read_config
-from palaestra.trainers.setup.open_run import as_opened, check_scale, open_model
+from palaestra.trainers.setup import open_run
+from palaestra.trainers.setup.open_run import as_opened, check_scale, open_model, settled
 from palaestra.trainers.validation import changed
 
 
@@ -339,3 +340,13 @@ def test_imitation_in_every_mode_at_once_goes_on_where_it_stopped(agent, tmp_pat
     last = checkpoint.last_step(tmp_path / "whole" / "checkpoints")
     assert last > 2
     assert same(kept(tmp_path / "stopped", last), kept(tmp_path / "whole", last))
+
+
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_noted(agent, tmp_path, monkeypatch):
+    monkeypatch.setattr(open_run, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(open_run.platform, "machine", lambda: "x86_64")
+    notes = {kind: settled(run_of(agent, precision=kind), tmp_path)[1] for kind in ("bfloat16", "float32", "auto")}
+    assert "several times slower than --scale.precision float32" in notes["bfloat16"]
+    assert notes["float32"] == notes["auto"] == ""
+    monkeypatch.setattr(open_run, "has_bfloat16", lambda: True)
+    assert settled(run_of(agent, precision="bfloat16"), tmp_path)[1] == ""

@@ -1,5 +1,6 @@
 """Open what a run's config names: its environment, model, engine and limits."""
 
+import platform
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -142,7 +143,21 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
         optimizer_offload=bool(scale.optimizer_offload),
         gradient_checkpointing=bool(scale.gradient_checkpointing),
     )
-    return replace(config, scale=scale), note
+    return replace(config, scale=scale), "; ".join(filter(None, (note, _slow_precision(config))))
+
+
+def _slow_precision(config: RunConfig) -> str:
+    """Return a note if a run computes in bfloat16 on an x86 CPU without instructions for it; "" otherwise."""
+    on_cpu = find_device(config.device).type == "cpu" and platform.machine() in ("x86_64", "AMD64")
+    if compute_type(config) != "bfloat16" or not on_cpu or has_bfloat16():
+        return ""
+    return "this CPU has no instructions for bfloat16, so it is several times slower than --scale.precision float32"
+
+
+def has_bfloat16() -> bool:
+    """Return whether an x86 CPU has instructions for bfloat16."""
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
 
 
 def compute_type(config: RunConfig) -> Dtype:
