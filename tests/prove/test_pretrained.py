@@ -1,4 +1,4 @@
-"""A pretrained model, SmolLM2-135M, learns to use its tool: it is fetched once, imitates a guesser, and GRPO goes on."""
+"""A pretrained model, SmolLM2-135M, imitates a guesser, and then learns by GRPO to use its tool."""
 
 import json
 
