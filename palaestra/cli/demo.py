@@ -30,8 +30,8 @@ from palaestra.trainers.grpo import train
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.tracking import require_trackers
 from palaestra.trainers.setup.cold_start import Pupil
-from palaestra.trainers.setup.open_learner import cold_started_model, new_learner
-from palaestra.trainers.setup.open_run import check, open_model
+from palaestra.trainers.setup.open_learner import new_learner, start_cold
+from palaestra.trainers.setup.open_run import check
 from palaestra.trainers.view.report import need_matplotlib, save_curve, transcript
 
 _ABOUT = (
@@ -52,7 +52,7 @@ _EXPLANATION = (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train the tiny agent by imitation, then by GRPO beside the controls, and show the success before and after."""
+    """Train an agent by imitation, then by GRPO beside the controls, and show the success before and after."""
     options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT, default_preset="laptop")
     config = _with_demonstrations(options.config)
     if options.resume is not None:
@@ -93,8 +93,7 @@ def _play(record: Run, config: GRPOConfig) -> None:
     env_id, console = config.env.env_id, Console(stderr=True)
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
     with display() as on_progress:
-        local = None if config.model == "tiny" else open_model(config.model, config)
-        pupil = cold_started_model(record, config, local, on_progress)
+        config, pupil = start_cold(record, config, None, on_progress)
     before = measure(record, config, pupil.local.agent, "before")
     assert before is not None, "the demo has held-out tasks"
     console.print(

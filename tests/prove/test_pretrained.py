@@ -13,7 +13,7 @@ OPTIONS = {
     "--steps": 6,
     "--eval-tasks": 32,
     "--play.max-turn-tokens": 24,
-    "--play.max-episode-tokens": 256,
+    "--play.max-episode-tokens": 512,
     "--scale.lora-r": 16,
     "--optimizer.learning-rate": 5e-4,
     "--cold-start.demonstrations": 96,

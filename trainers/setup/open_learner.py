@@ -63,19 +63,26 @@ def _first_model(
     run: Run, config: GRPOConfig, model: LocalModel | None, on_progress: OnProgress
 ) -> tuple[GRPOConfig, LocalModel]:
     """Return the model that a new run trains, which may come from the caller, and the config with its call format."""
-    if config.model == "tiny":
-        return config, model or cold_started_model(run, config, None, on_progress).local
+    if config.cold_started and not (config.model == "tiny" and model is not None):
+        config, pupil = start_cold(run, config, model, on_progress)
+        return config, pupil.local
     local = model or open_model(config.model, config)
-    config = pin_format(run, config, local)
-    return config, cold_started_model(run, config, local, on_progress).local if config.cold_started else local
+    return pin_format(run, config, local), local
 
 
-def cold_started_model(run: Run, config: GRPOConfig, model: LocalModel | None, on_progress: OnProgress) -> Pupil:
-    """Let the agent of a run imitate demonstrations, and export it to the run's `start` folder."""
+def start_cold(
+    run: Run, config: GRPOConfig, model: LocalModel | None, on_progress: OnProgress
+) -> tuple[GRPOConfig, Pupil]:
+    """Let the agent of a run imitate demonstrations, and export it to the run's `start` folder. Return it, and the
+    config with its call format.
+    """
+    if config.model != "tiny":
+        model = model or open_model(config.model, config)
+        config = pin_format(run, config, model)
     pupil = cold_started(config, model, on_progress)
     pupil.local.model.name_or_path = str(run.folder / "start")  # An adapter names this folder as its base.
     keep_start(run, pupil.local)
-    return pupil
+    return config, pupil
 
 
 def new_learner(local: LocalModel, config: GRPOConfig) -> Learner[GRPOConfig]:
