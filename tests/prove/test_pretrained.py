@@ -17,6 +17,7 @@ OPTIONS = {
     "--scale.lora-r": 16,
     "--optimizer.learning-rate": 5e-4,
     "--cold-start.demonstrations": 96,
+    "--cold-start.imitation-gate": 0.3,
     "--cold-start.gate-episodes": 32,
     "--device": "cpu",
 }
