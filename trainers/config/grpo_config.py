@@ -131,8 +131,8 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
 
 
 def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
-    """Return the settings that train a small pretrained model on two CPU cores, in about 20 s a step for 135 million
-    weights (measured; docs/benchmarks.md). `changes` are settings of any section, by name.
+    """Return the settings that train a small pretrained model on two CPU cores. For 135 million weights a step takes
+    about 20 s with an adapter and turns of 24 tokens (docs/benchmarks.md). `changes` are settings by name.
 
     If demonstrations are asked for, the imitation before the run is short: two passes over about 96 episodes.
     """

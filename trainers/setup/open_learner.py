@@ -146,7 +146,7 @@ def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
 
 
 def keep_start(run: Run, local: LocalModel) -> None:
-    """Export the untrained model to the run's `start` folder, unless that folder exists."""
+    """Export the model that GRPO starts from to the run's `start` folder, unless that folder exists."""
     start = run.folder / "start"
     if run.writes and not start.is_dir():
         with whole_folder(start) as folder:
