@@ -51,7 +51,7 @@ def problems(tmp_path, **splits):
 def test_too_few_tasks_for_the_tiny_agent(capsys, tmp_path, command):
     options = problems(tmp_path, train=9, eval=4)
     said = refused(capsys, tmp_path, command, "calculator", "--env-options", options)
-    assert "cannot be raised on 9 training tasks" in said
+    assert "not possible with 9 training tasks" in said
 
 
 def test_a_file_without_tasks_to_train_on(capsys, tmp_path):

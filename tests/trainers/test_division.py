@@ -36,7 +36,7 @@ def test_drawn_tasks_stay_the_ones_that_published_figures_were_measured_on():
 
 @pytest.mark.parametrize("count", [1, 2, FEWEST_TASKS - 1])
 def test_too_few_tasks_are_refused_with_the_number_that_it_takes(count):
-    with pytest.raises(UsageError, match=rf"on {count} training tasks?: .* at least {FEWEST_TASKS}; .*--model"):
+    with pytest.raises(UsageError, match=rf"with {count} training tasks?: .* at least {FEWEST_TASKS}; .*--model"):
         Division(count)
 
 

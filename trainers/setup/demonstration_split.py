@@ -39,10 +39,10 @@ class Division:
     def __post_init__(self) -> None:
         if self.task_count < FEWEST_TASKS:
             raise UsageError(
-                f"the tiny agent cannot be raised on {self.task_count} training task"
-                f"{'s' if self.task_count != 1 else ''}: some are shown to it and others tell whether it has learned, "
-                f"which takes at least {FEWEST_TASKS}; add tasks to the train split, or train a model of your own with "
-                "--model"
+                f"a cold start is not possible with {self.task_count} training task"
+                f"{'s' if self.task_count != 1 else ''}: some are demonstrated and others measure what the agent has "
+                f"learned, which takes at least {FEWEST_TASKS}; add tasks to the train split, or train a model of your "
+                "own without demonstrations (--model)"
             )
 
     def demonstrated(self, number: int) -> int:
