@@ -16,15 +16,18 @@ from palaestra.envs.core.tool import tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.data.task_files import load_tasks
 from palaestra.envs.rewards.progressive import RewardStage, StagedReward
+from palaestra.envs.users import ModelUser, ScriptedUser, conversation
 from palaestra.episode import Task
 from palaestra.errors import ToolError
 
 __all__ = [
     "Done",
     "Game",
+    "ModelUser",
     "ProceduralTasks",
     "RewardPart",
     "RewardStage",
+    "ScriptedUser",
     "Snapshot",
     "StagedReward",
     "Task",
@@ -34,6 +37,7 @@ __all__ = [
     "ToolError",
     "ToolVectorEnv",
     "Toolkit",
+    "conversation",
     "load_tasks",
     "tool",
 ]

@@ -130,10 +130,14 @@ def says(text: str) -> Cheat:
 
 def _every_number_or_name(env: CheatSeat, messages: Sequence[Message]) -> str:
     """Return every number, name and quoted word in the messages, after one turn that calls the tools."""
-    if env.schemas and env.max_turns > 1 and messages[-1]["role"] == "user":
+    if env.schemas and env.max_turns > 1 and not _has_called(messages):
         return calls_of(env, "1", env.schemas)
     text = " ".join(str(message["content"]) for message in messages)
     return " ".join(dict.fromkeys(re.findall(r"-?\d+(?:\.\d+)?|\b[^\W\d_a-z]\w*\b|[\"'“][^\"'”]{1,40}[\"'”]", text)))
+
+
+def _has_called(messages: Sequence[Message]) -> bool:
+    return any(message["role"] == "tool" for message in messages)
 
 
 def dressed(answer: str) -> str:
@@ -214,7 +218,7 @@ FLATTERY = (
 
 def _planted(env: CheatSeat, messages: Sequence[Message]) -> str | None:
     """Give FLATTERY to the tools in the first turn; then answer with FLATTERY."""
-    if env.schemas and env.max_turns > 1 and messages[-1]["role"] == "user":
+    if env.schemas and env.max_turns > 1 and not _has_called(messages):
         return calls_of(env, FLATTERY, env.schemas)
     return dressed("It is done.\u200b " + FLATTERY.replace("\n", "\u2028"))
 

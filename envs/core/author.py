@@ -59,8 +59,8 @@ class ToolEnv:
     toolkits: Sequence[Callable[[], Toolkit]] = ()
     """Makers of the toolkits of an episode: their classes, or functions without arguments."""
     deadlines: Mapping[str, float] = {}
-    """Timeouts in seconds: `start` of a toolkit (60), an `async def reward` (60), `final` and `close` of a toolkit
-    (10). A timeout ends the episode BROKEN, except that of `close`."""
+    """Timeouts in seconds: `start` of a toolkit (60), an `async def user` or `reward` (60), `final` and `close` of a
+    toolkit (10). A timeout ends the episode BROKEN, except that of `close`."""
     chance: float | Mapping[str, float] = 0.0
     """Success rate of guessing, for `check`; a property if it depends on the options. In a game, by seat."""
     ceiling: float | Mapping[str, float] | None = None
@@ -112,6 +112,15 @@ class ToolEnv:
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
         """Return the problems in a file if the environment knows its columns; None for any other file."""
+        return None
+
+    def user(self, attempt: Attempt) -> str | Awaitable[str | None] | None:
+        """Return the user's reply to a turn without a call, or None to end the episode; by default None.
+
+        `attempt` is the episode so far, with that turn, without its thinking, as `attempt.answer`; if None is returned,
+        it stays the answer. Write `async def user` if it must ask a server. An object that is called like this method
+        may stand in its place: `user = ScriptedUser(...)`. In a game it is called for each seat (`attempt.seat`).
+        """
         return None
 
     def reward(self, attempt: Attempt) -> RewardResult | Awaitable[RewardResult]:

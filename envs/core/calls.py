@@ -167,6 +167,21 @@ def prepare(
     return prepared.run_in_place() if eager and tool.conditions.mode is WorkMode.INLINE else prepared
 
 
+def prepare_turn(
+    written: Sequence[ParsedCall | CallParseError],
+    tools: Mapping[str, Tool],
+    owners: Mapping[str, Any],
+    default: Any,
+    eager: bool,
+    limit: int,
+) -> list[Any]:
+    """Prepare the first `limit` calls of a turn, in order; one more record says that the others were not run."""
+    items: list[Any] = [prepare(item, tools, owners, default, eager) for item in written[:limit]]
+    if len(written) > limit:
+        items.append(refused("", _NONE, f"only {limit} calls are run in a turn; the rest were not"))
+    return items
+
+
 def _run_without_waiting(coroutine: Any) -> Any:
     """Return the result of an `async def` that never waits; raise Broken if it waits."""
     try:

@@ -17,7 +17,7 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 WHOLE = "all"
 """Name of the split that is a whole file of tasks."""
-DEADLINES: Mapping[str, float] = {"start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0}
+DEADLINES: Mapping[str, float] = {"start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0, "user": 60.0}
 """Default timeouts, in seconds."""
 
 _BY_SEAT = ("system", "seat_tools", "chance", "ceiling")
@@ -61,6 +61,11 @@ def check_class(cls: Any, base: type) -> None:
 def check_values(owner: Any) -> None:
     """Raise EnvironmentDefect if a class, or an instance of it, has an invalid value."""
     kind: Any = owner if isinstance(owner, type) else type(owner)
+    if not callable(owner.user):
+        raise EnvironmentDefect(
+            f"{kind.__name__}.user is {owner.user!r:.100}; expected a method user(self, attempt), or an object that is "
+            "called like it, such as ScriptedUser; give any other attribute another name"
+        )
     for name in (*_RULES, *_BY_SEAT):
         # The value of a property depends on the options, and may be slow to compute.
         if isinstance(getattr(kind, name), property | cached_property):

@@ -1,10 +1,11 @@
-"""The result of an episode for each seat: its ending and fault, the declared final state, and the reward.
+"""What the author's object decides in an episode: the user's reply, the declared final state, the ending, the reward.
 
 Left out: the check of a reward's parts and ranges (`scoring`), and the order of these steps (`machine`).
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from typing import Any
@@ -83,6 +84,34 @@ def merged_final(owner: str, takers: Takers, finals: Sequence[Any]) -> Mapping[s
             else:
                 merged[name] = plain
     return merged
+
+
+def user_reply(spec: Spec, state: EpisodeState, seat: Seat, text: str, eager: bool) -> Work | Callable[[], str | None]:
+    """Return the reply of the author's `user` to a turn without a call: a function, or the job that waits for it.
+
+    The user's attempt has `text`, the turn without its thinking, as its answer. Unless `eager`, it is always a job.
+    """
+    attempt = replace(state.attempt(seat), answer=text)
+    ask = partial(state.play.user, attempt)
+    if spec.user_waits:
+        return Work("user", ask, spec.conditions["user", WorkMode.ASYNC])
+    if not eager:
+        return Work("user", ask, spec.conditions["user", WorkMode.BLOCKING])
+    reply: Any = ask()
+    if isawaitable(reply):
+        return Work("user", partial(_itself, reply), spec.conditions["user", WorkMode.ASYNC])
+    return lambda: reply
+
+
+def user_message(owner: str, reply: Callable[[], Any]) -> str | None:
+    """Return the user's next message, or None if the user ends the episode. Raise Broken if there is no reply."""
+    try:
+        message = reply()
+    except (TimeoutError, asyncio.CancelledError) as error:
+        raise Broken(f"{type(error).__name__}: {error}") from error
+    if message is not None and (not isinstance(message, str) or not message):
+        raise EnvironmentDefect(f"{owner}.user returned {message!r:.100}; expected the user's text, or None to end")
+    return message
 
 
 def compute_rewards(spec: Spec, state: EpisodeState) -> tuple[Sequence[JudgedSeat], Sequence[Work]]:

@@ -1,6 +1,6 @@
 """Machine: plays one episode after another, of one seat or of several, and never waits for a job.
 
-    FREE -open-> [start of toolkits] -> ASKED -act-> [calls] -> ASKED ...           [ ] = a Pending; skipped where empty
+    FREE -open-> [start of toolkits] -> ASKED -act-> [calls, or user] -> ASKED ...  [ ] = a Pending; skipped where empty
                                           |  answer, Done, turn limit, stop, end of rounds
                                           v
                                        [final state] -> [verdicts and closings] -> OVER        a game, after each round:
@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.envs.core import ending as outcome
-from palaestra.envs.core.calls import Prepared, clip_call, prepare, refused
+from palaestra.envs.core.calls import Prepared, prepare_turn
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.kits import Kits, is_permanent, start_fault
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import NOTHING, Dialogue, EpisodeState, Events, Expected, Seat, not_open
 from palaestra.envs.running.work import Pending, Work
-from palaestra.episode import Call, Ending, Start, Status, Task
+from palaestra.episode import Call, Ending, Start, Task
 from palaestra.errors import Broken, UsageError
 
 MachineReply = Events | Pending
@@ -43,8 +43,8 @@ class Machine:
         """False to hand out all work as jobs, also what only computes."""
         self.seats: Sequence[Seat] = spec.seats
         """Names of the seats; None for the one seat that needs no name."""
-        self.inline = spec.inline and not spec.reward_waits
-        """True if no tool and no reward waits: a fixed order then costs nothing."""
+        self.inline = spec.inline and not (spec.reward_waits or spec.user_waits)
+        """True if no tool, user or reward waits: a fixed order then costs nothing."""
 
     @property
     def task_count(self) -> int:
@@ -76,7 +76,7 @@ class Machine:
         return self._start(state, 0) if spec.has_kits else self._first_events(state)
 
     def act(self, seat: Seat, text: str) -> MachineReply:
-        """Take a turn of a seat whose turn it is. A turn without a call is its answer."""
+        """Take a turn of a seat whose turn it is. A turn without a call is its answer, unless a user replies."""
         state = self.state
         if state is None or state.endings is not None:
             raise not_open(state, "step")
@@ -91,19 +91,14 @@ class Machine:
         dialogue.messages.append({"role": "assistant", "content": text})
         dialogue.delivered = len(dialogue.messages)
         if not (written := parsed.calls):
-            return self._replied(state, seat, dialogue, parsed.content)
-        owners, table, limit = state.owners.get(seat, NOTHING), spec.offers[seat].table, spec.max_turn_calls
-        items: list[Any] = []
-        works: list[Work] = []
-        for item in written[:limit]:
-            ready = prepare(item, table, owners, state.play, self.eager)
-            if type(ready) is Prepared:
-                works.append(ready.work())
-            items.append(ready)
-        if len(written) > limit:
-            items.append(refused("", NOTHING, f"only {limit} calls are run in a turn; the rest were not"))
-        if works:
-            dialogue.busy = True
+            if not spec.has_user:
+                return self._replied(state, seat, dialogue, parsed.content)
+            reply = outcome.user_reply(spec, state, seat, text := parsed.content, self.eager)
+            asked = type(reply) is Work
+            return state.wait([reply], "user", seat, text) if asked else self._user_replied(state, seat, text, reply)
+        owners, table = state.owners.get(seat, NOTHING), spec.offers[seat].table
+        items = prepare_turn(written, table, owners, state.play, self.eager, spec.max_turn_calls)
+        if works := [item.work() for item in items if type(item) is Prepared]:
             return state.wait(works, "calls", seat, items)
         return self._record(state, seat, dialogue, items)
 
@@ -124,9 +119,11 @@ class Machine:
             what = "a toolkit did not start: " if role == "start" else ""
             fault = f"{state.where}: {what}{late} gave no result in {late.conditions.seconds:g} s"
             return self._break(state, fault, in_use=True)
-        if role == "calls":
+        if role in ("calls", "user"):
             dialogue = state.seats[expected.seat]
             dialogue.busy = False
+            if role == "user":
+                return self._user_replied(state, expected.seat, expected.items, pending.works[0].outcome)
             works = iter(pending.works)
             calls = [item.call(next(works)) if type(item) is Prepared else item for item in expected.items]
             return self._record(state, expected.seat, dialogue, calls)
@@ -203,25 +200,28 @@ class Machine:
 
     def _record(self, state: EpisodeState, seat: Seat, dialogue: Dialogue, calls: Sequence[Call]) -> MachineReply:
         """Record the results of a turn, in call order."""
-        room, max_kept = self.spec.max_result_chars, self.spec.max_kept_chars
-        broken: Call | None = None
-        final: Call | None = None
-        messages = dialogue.messages
-        for call in calls:
-            if len(call.text) > room or not call.text.isascii() or call.answer is not None:
-                call = clip_call(call, room, max_kept)
-            dialogue.calls.append(call)
-            messages.append({"role": "tool", "name": call.name, "content": call.text})
-            if call.answer is not None and final is None:
-                final = call
-            elif call.status is Status.BROKEN and broken is None:
-                broken = call
+        broken, final = dialogue.record(calls, self.spec.max_result_chars, self.spec.max_kept_chars)
         if broken is not None:
             return self._break(state, f"{state.where}: {broken.text}")
         if state.stopping is not None:
             return {} if state.out else self.stop(*state.stopping)
         if final is not None or not dialogue.left:
             return self._replied(state, seat, dialogue, final.answer if final else None)
+        return {seat: dialogue.event()}
+
+    def _user_replied(self, state: EpisodeState, seat: Seat, text: str, reply: Callable[[], Any]) -> MachineReply:
+        """Record the user's reply to `text`. If there is none, `text` is the final reply of the seat."""
+        dialogue = state.seats[seat]
+        try:
+            message = outcome.user_message(self.spec.owner, reply)
+        except Broken as error:
+            return self._break(state, f"{state.where}: its user did not answer: {error}")
+        if message is not None:
+            dialogue.hear(message, **({} if state.course is None else {"name": "user"}))  # Not a round's question.
+        if state.stopping is not None:
+            return {} if state.out else self.stop(*state.stopping)
+        if message is None or not dialogue.left:
+            return self._replied(state, seat, dialogue, text if message is None else None)
         return {seat: dialogue.event()}
 
     def _replied(self, state: EpisodeState, seat: Seat, dialogue: Dialogue, reply: str | None) -> MachineReply:

@@ -33,6 +33,11 @@ class Offer:
         """The schemas as text: Gymnasium forbids dicts shared between infos."""
 
 
+def _waits(method: Any) -> bool:
+    """Return whether a method, or an object in its place, is declared to wait: an `async def`, or `waits` is True."""
+    return iscoroutinefunction(method) or bool(getattr(method, "waits", False))
+
+
 _offer = lru_cache(maxsize=1024)(Offer)
 """Cache of offers, shared by all objects of a class."""
 
@@ -63,8 +68,10 @@ class Spec:
         """True if no tool waits."""
         self.has_reward = type(author).reward is not ToolEnv.reward
         """True if the class has a `reward`; a game may have none."""
-        reward: Any = author.reward
-        self.reward_waits = self.has_reward and (iscoroutinefunction(reward) or bool(getattr(reward, "waits", False)))
+        self.reward_waits = self.has_reward and _waits(author.reward)
+        self.has_user = type(author).user is not ToolEnv.user or "user" in vars(author)
+        """True if a turn without a call is said to a user; otherwise it is the answer."""
+        self.user_waits = self.has_user and _waits(author.user)
         self.conditions = _conditions(tuple({**DEADLINES, **author.deadlines}.items()))
         self.own_final = type(author).final is not ToolEnv.final
         self.has_kits = bool(author.toolkits)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from palaestra.envs.core.author import ToolEnv
-from palaestra.envs.core.calls import clean
+from palaestra.envs.core.calls import clean, clip_call
 from palaestra.envs.core.course import Course
 from palaestra.envs.running.work import Pending, Work
-from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Task
+from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import UsageError
 
 Seat = str | None
@@ -36,7 +36,7 @@ class Dialogue:
         """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
         while it is to move."""
         self.busy = False
-        """True while its calls run."""
+        """True while its calls run, or while the user is asked."""
 
     def hear(self, text: str, role: str = "user", **more: str) -> None:
         """Append a message to the agent; after the first user message, also append the prefix of the start."""
@@ -50,6 +50,24 @@ class Dialogue:
         self.turns += 1
         self.messages.append({"role": "assistant", "content": text})
         self.delivered = len(self.messages)
+
+    def record(self, calls: Sequence[Call], max_shown: int, max_kept: int) -> tuple[Call | None, Call | None]:
+        """Append the results of a turn, in call order. Return the first call that broke, and the first that answered.
+
+        The agent is shown at most `max_shown` characters of a result; `max_kept` are kept for the reward.
+        """
+        broken: Call | None = None
+        final: Call | None = None
+        for call in calls:
+            if len(call.text) > max_shown or not call.text.isascii() or call.answer is not None:
+                call = clip_call(call, max_shown, max_kept)
+            self.calls.append(call)
+            self.messages.append({"role": "tool", "name": call.name, "content": call.text})
+            if call.answer is not None and final is None:
+                final = call
+            elif call.status is Status.BROKEN and broken is None:
+                broken = call
+        return broken, final
 
     def event(self) -> Event:
         """Return the event that asks for a turn, with the messages that the agent has not seen yet."""
@@ -80,12 +98,12 @@ class Expected(NamedTuple):
     """Purpose of a Pending: the step of an episode that continues when its jobs are done."""
 
     role: str
-    """One of start, calls, world, final, end and closing."""
+    """One of start, calls, user, world, final, end and closing."""
     state: "EpisodeState | None"
     seat: Seat = None
     items: Any = None
-    """For calls: in call order, a Call where nothing is to be run. For start: the toolkit's index. For world and final:
-    the takers. For end: the rewards and the closings."""
+    """For calls: in call order, a Call where nothing is to be run. For user: the text that the user hears. For start:
+    the toolkit's index. For world and final: the takers. For end: the rewards and the closings."""
 
 
 class EpisodeState:
@@ -125,6 +143,8 @@ class EpisodeState:
     def wait(self, works: Sequence[Work], role: str, seat: Seat = None, items: Any = None) -> Pending:
         """Return a Pending of these jobs, which must finish before the episode continues."""
         self.out += 1
+        if role in ("calls", "user"):
+            self.seats[seat].busy = True
         return Pending(works, Expected(role, self, seat, items))
 
     def break_off(self, fault: str) -> None:

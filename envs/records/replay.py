@@ -152,6 +152,15 @@ class Outcomes:
                 return self._none_left(pending, "calls", "no further call", _call_text(expected.items[len(calls)]))
             items = [_outcome(item, call) for item, call in zip(expected.items, calls, strict=False)]
             return Pending((), expected._replace(items=items))
+        if expected.role == "user" and expected.seat in self.attempts:
+            dialogue, recorded = state.seats[expected.seat], self.attempts[expected.seat].messages
+            place = len(dialogue.messages) - len(dialogue.start.prefix)
+            if self.broken and place >= len(recorded):
+                return self._none_left(pending, "user", "no further reply", "a turn without a call")
+            reply = recorded[place] if place < len(recorded) else {}
+            if reply.get("role") == "user" and (state.course is None or reply.get("name") == "user"):
+                works[0].value = reply["content"]
+            return pending
         if expected.role in ("world", "final"):
             works[0].value = any_seat.final
             if expected.role == "world" and state.course is not None:
