@@ -99,13 +99,14 @@ def report_table(title: str, reports: Mapping[str, Report]) -> Table:
 
 
 def k_table(report: Report, title: str = "") -> Table:
-    """Return a table of pass@k with its interval, and of maj@k; `-` if no task has k scored episodes."""
+    """Return a table of pass@k with its interval, and of pass^k and maj@k; `-` if no task has k scored episodes."""
     rows = {}
     for k in powers_of_two(report.samples):
-        passed, voted = report.at_k[f"pass@{k}"], report.at_k[f"maj@{k}"]
-        figures = (f"{passed['value']:.3f}", _range(passed["low"], passed["high"]), f"{voted['value']:.3f}")
-        rows[str(k)] = figures if passed["tasks"] else (_ABSENT,) * 3
-    return table(title, rows, ("pass@k", "95 %", "maj@k"))
+        passed, every, voted = (report.at_k[f"{name}{k}"] for name in ("pass@", "pass^", "maj@"))
+        interval = _range(passed["low"], passed["high"])
+        figures = (f"{passed['value']:.3f}", interval, f"{every['value']:.3f}", f"{voted['value']:.3f}")
+        rows[str(k)] = figures if passed["tasks"] else (_ABSENT,) * len(figures)
+    return table(title, rows, ("pass@k", "95 %", "pass^k", "maj@k"))
 
 
 def comparison_table(title: str, compared: Mapping[str, PairedDifference]) -> Table:

@@ -54,7 +54,7 @@ def test_sampled_and_greedy_play_stand_side_by_side(capsys, tmp_path):
     assert "samples 3 1" in shown
     assert "sampled 18/18" in words(err)
     assert "greedy 6/6" in words(err)
-    assert "pass@k 95 % maj@k" in shown
+    assert "pass@k 95 % pass^k maj@k" in shown
     found = json.loads(path.read_text())
     assert (found["model"], found["env_id"], found["split"]) == ("demonstrator", TWO_HOP, "eval")
     assert (found["samples"], found["temperature"], found["success"]) == (3, 1.0, 1.0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from palaestra import UsageError
 from palaestra.trainers.evaluation import statistics
 from palaestra.trainers.evaluation.statistics import (
+    all_of_k,
     any_of_k,
     avg_at_k,
     best_of_resamples,
@@ -41,11 +42,12 @@ def test_the_figures_of_a_matrix_worked_by_hand():
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
-def test_pass_at_k_is_the_mean_over_all_subsets_of_k_samples(passed, data):
+def test_pass_at_k_and_pass_to_the_k_are_the_means_over_all_subsets_of_k_samples(passed, data):
     k = data.draw(st.integers(1, len(passed)))
     row = [float(one) for one in passed]
-    by_hand = np.mean([max(chosen) for chosen in combinations(row, k)])
-    assert pass_at_k([row], k)[0] == pytest.approx(by_hand, abs=1e-12)
+    for estimator, passes in ((pass_at_k, max), (all_of_k, min)):
+        by_hand = np.mean([passes(chosen) for chosen in combinations(row, k)])
+        assert estimator([row], k)[0] == pytest.approx(by_hand, abs=1e-12)
 
 
 def test_pass_at_k_is_stable_for_many_samples():
@@ -57,7 +59,7 @@ def test_pass_at_k_is_stable_for_many_samples():
 
 
 def test_only_full_success_is_a_pass():
-    assert pass_at_k([[0.99, 0.99]], 2)[0] == 0.0
+    assert pass_at_k([[0.99, 0.99]], 2)[0] == all_of_k([[0.99, 1.0]], 2)[0] == 0.0
     assert any_of_k([[0.1 + 0.2 + 0.7, 0.0]], 2)[0] == 1.0, "but rounding is no failure"
     assert pass_at_k([[np.nextafter(1.0, 0.0), 0.0]], 2)[0] == 1.0
 

@@ -1,4 +1,4 @@
-"""Evaluate an agent on tasks it was not trained on: avg@k, pass@k and maj@k with intervals, sampled or greedy.
+"""Evaluate an agent on tasks it was not trained on: avg@k, pass@k, pass^k and maj@k with intervals, sampled or greedy.
 
 Not in this module: the statistics (`statistics`, `intervals`).
 """
@@ -55,9 +55,9 @@ class Report:
     """Metrics by name, for k in 1, 2, 4 ... and `samples`: `value`, `low`, `high`, and `tasks` with at least k
     samples.
 
-    `pass@k` is unbiased and counts full success, `any@k` counts the first k samples, `gap@k` is pass@k minus avg@k,
-    and `maj@k` takes the most frequent answer; `bootstrap best@k` and `bootstrap maj@k` are the papers' metrics,
-    from 1000 resamples with replacement."""
+    `pass@k` (one of k samples passes) and `pass^k` (all of them do) are unbiased and count full success, `any@k` counts
+    the first k samples, `gap@k` is pass@k minus avg@k, and `maj@k` takes the most frequent answer; `bootstrap best@k`
+    and `bootstrap maj@k` are the papers' metrics, from 1000 resamples with replacement."""
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Means of the reward's other parts with values from 0 to 1: `value`, `low`, `high` and `tasks`."""
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -241,6 +241,7 @@ def _at_k(matrix: statistics.Matrix, answers: statistics.Answers, samples: int) 
     values: dict[str, Samples] = {}
     for k in powers_of_two(samples):
         values[f"pass@{k}"] = statistics.pass_at_k(matrix, k)
+        values[f"pass^{k}"] = statistics.all_of_k(matrix, k)
         values[f"any@{k}"] = statistics.any_of_k(matrix, k)
         values[f"maj@{k}"] = statistics.maj_at_k(matrix, answers, k)
         values[f"bootstrap best@{k}"] = statistics.best_of_resamples(matrix, k)

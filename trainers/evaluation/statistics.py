@@ -1,11 +1,11 @@
-"""Metrics of a tasks × samples matrix, with valid intervals: avg@k, pass@k, maj@k, and the comparison of two agents.
+"""Metrics of a tasks × samples matrix, with intervals: avg@k, pass@k, pass^k, maj@k, and the comparison of two agents.
 
 A matrix has a row of successes in [0, 1] for each task. Rows may differ in length, because broken episodes are left
 out. The functions for one k return a value for every task with at least k samples; `estimate` is their mean with a 95 %
 interval. The tasks are the independent unit: eight samples of one task are not eight tasks.
 
-A pass is full success: pass@k does not count an episode that an environment with partial grades scores 0.9. avg@k,
-best@k and maj@k use the fraction.
+A pass is full success: pass@k and pass^k do not count an episode that an environment with partial grades scores 0.9.
+avg@k, best@k and maj@k use the fraction.
 
 The papers' released code (arXiv:2510.11701) computes best@n and maj@n from 1000 resamples with replacement, so its
 best@32 is lower than the share of tasks solved in any of 32 samples. This module has three variants: `pass_at_k`,
@@ -65,13 +65,19 @@ def avg_at_k(matrix: Matrix) -> Samples:
 
 def pass_at_k(matrix: Matrix, k: int) -> Samples:
     """Return each task's unbiased chance that at least one of k samples passes: 1 - C(n-c, k) / C(n, k)."""
-    # Use a product, because the binomials of a few thousand samples overflow a float.
-    chances = []
-    for row in _rows(matrix, k):
-        samples, failed = len(row), int((row < _FULL).sum())
-        draws = np.arange(k)
-        chances.append(1.0 - float(np.prod(np.maximum(0, failed - draws) / (samples - draws))))
-    return np.array(chances)
+    return np.array([1.0 - _all_among(int((row < _FULL).sum()), len(row), k) for row in _rows(matrix, k)])
+
+
+def all_of_k(matrix: Matrix, k: int) -> Samples:
+    """Return each task's unbiased chance that all of k samples pass: C(c, k) / C(n, k), the pass^k of tau-bench."""
+    return np.array([_all_among(int((row >= _FULL).sum()), len(row), k) for row in _rows(matrix, k)])
+
+
+def _all_among(count: int, samples: int, k: int) -> float:
+    """Return the chance that k of the samples, drawn without replacement, are all among `count` of them."""
+    # A product, because the binomials of a few thousand samples overflow a float.
+    draws = np.arange(k)
+    return float(np.prod(np.maximum(0, count - draws) / (samples - draws)))
 
 
 def gap_at_k(matrix: Matrix, k: int) -> Samples:
