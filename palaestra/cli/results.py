@@ -99,14 +99,13 @@ def report_table(title: str, reports: Mapping[str, Report]) -> Table:
 
 
 def k_table(report: Report, title: str = "") -> Table:
-    """Return a table of pass@k with its interval, and of pass^k and maj@k; `-` if no task has k scored episodes."""
+    """Return a table of pass@k, pass^k and maj@k with their intervals; `-` if no task has k scored episodes."""
     rows = {}
-    for k in powers_of_two(report.samples):
-        passed, every, voted = (report.at_k[f"{name}{k}"] for name in ("pass@", "pass^", "maj@"))
-        interval = _range(passed["low"], passed["high"])
-        figures = (f"{passed['value']:.3f}", interval, f"{every['value']:.3f}", f"{voted['value']:.3f}")
-        rows[str(k)] = figures if passed["tasks"] else (_ABSENT,) * len(figures)
-    return table(title, rows, ("pass@k", "95 %", "pass^k", "maj@k"))
+    for name in (f"{kind}{k}" for kind in ("pass@", "pass^", "maj@") for k in powers_of_two(report.samples)):
+        figure = report.at_k[name]
+        figures = (f"{figure['value']:.3f}", _range(figure["low"], figure["high"]))
+        rows[name] = figures if figure["tasks"] else (_ABSENT, _ABSENT)
+    return table(title, rows, ("mean", "95 %"))
 
 
 def comparison_table(title: str, compared: Mapping[str, PairedDifference]) -> Table:
