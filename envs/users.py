@@ -9,7 +9,8 @@ or None to end the episode. Neither keeps a state, so that snapshots and branche
 (`core.machine`), and replies that depend on the state of an environment, which write `user` as a method.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -17,7 +18,7 @@ from palaestra import formats
 from palaestra.endpoint import Endpoint, EndpointConfig
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.envs.core.backends import Backends, Where
-from palaestra.episode import Attempt, Task
+from palaestra.episode import Attempt, Status, Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
 STOP = "###STOP###"
@@ -38,15 +39,19 @@ invent nothing: what is not written above you do not know. Do not play the agent
 not possible, accept it. When all that you want is settled, write {stop} and nothing else."""
 
 
-def conversation(attempt: Attempt) -> list[tuple[str, str]]:
+def conversation(attempt: Attempt, calls: bool = False) -> list[tuple[str, str]]:
     """Return what the user and the agent have said to each other: pairs of a role ("user" or "assistant") and a text.
 
-    The agent's thinking and its turns with calls are left out: a user does not see them.
+    The agent's thinking and its turns with calls are left out: a user does not see them. With `calls`, each call that
+    succeeded is a pair of "tool" and its name, for a user who sees what is done.
     """
     pairs: list[tuple[str, str]] = []
-    messages = attempt.messages
+    messages, outcomes = attempt.messages, iter(attempt.calls)
     for place, message in enumerate(messages):
-        if message["role"] == "user":
+        if message["role"] == "tool" and calls:
+            outcome = next(outcomes)
+            pairs += [("tool", outcome.name)] * (outcome.status is Status.OK)
+        elif message["role"] == "user":
             if place and messages[place - 1]["role"] == "assistant":
                 pairs.append(("assistant", formats.get("auto").parse(str(messages[place - 1]["content"])).content))
             pairs.append(("user", str(message["content"])))
@@ -56,6 +61,12 @@ def conversation(attempt: Attempt) -> list[tuple[str, str]]:
 def replies_so_far(attempt: Attempt) -> int:
     """Return the number of messages of the user after the prompt."""
     return sum(message["role"] == "user" for message in attempt.messages) - 1
+
+
+def says(texts: Iterable[str], wanted: str) -> bool:
+    """Return whether one of the texts contains the words `wanted`. Case, and commas in numbers, do not count."""
+    pattern = re.compile(rf"(?<!\w){re.escape(wanted.strip().replace(',', ''))}(?!\w)", re.IGNORECASE)
+    return any(pattern.search(text.replace(",", "")) for text in texts)
 
 
 class ScriptedUser:
@@ -137,15 +148,16 @@ class ModelUser:
 
 
 USERS: Backends[Any] = Backends("user", "user=", {"model": f"{__name__}:ModelUser"})
+USERS.also = "script, "
 
 
-def model_user(user: Where, **options: Any) -> ModelUser:
-    """Return this process's user for the value of an option `user`: a mapping with base_url and model.
-
-    `options` are those of `ModelUser` that an author decides, such as `instructions`.
+def user_for(user: Where, script: Callable[[Attempt], str | None], **options: Any) -> Any:
+    """Return the user for the value of an option `user`: `script` for "script"; for a mapping with base_url and model,
+    the `ModelUser` of this process. `options` are those of `ModelUser` that the author decides, such as `instructions`.
     """
+    if user == "script":
+        return script
     if isinstance(user, Mapping) and "base_url" in user:
         user = {"backend": "model", **user}
     backend, given = USERS.read(user)
-    served: ModelUser = USERS.shared(backend, **options, **given)
-    return served
+    return USERS.shared(backend, **options, **given)

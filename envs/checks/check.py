@@ -178,7 +178,10 @@ def hostile_turns(subject: Subject) -> None:
             require(event.ending is not Ending.BROKEN, f"{where} ended an episode broken: {event.fault}")
             answered = formats.get(chair.format).parse(text, chair.schemas).is_answer
             ended = event.ending is Ending.ANSWERED
-            require(chair.of or chair.spec.has_user or ended == answered, f"{where}: answered is {ended}, expected {answered}")
+            require(
+                chair.of or chair.spec.has_user or ended == answered,
+                f"{where}: answered is {ended}, expected {answered}",
+            )
             require(answered or event.ending or event.messages, f"{where} got no observation")
 
 

@@ -1,7 +1,7 @@
 """A clerk serves a customer of a shop: there is a policy, and tools change the shop's database.
 
 A task:      Hello, I am Ada Frost. Please cancel order 4711 with the red lamp.
-An episode:  <tool_call>{"name": "ask_customer", "arguments": {"message": "What are your e-mail and your postcode?"}}
+An episode:  What are your e-mail and your postcode?
              My e-mail is ada.frost@mail.example. My postcode is AK42.
              <tool_call>{"name": "find_customer", "arguments": {"email": "ada.frost@mail.example", "postcode": ...}}
              customer 203, Ada Frost, basic, voucher 5, orders 4711, 5120, 8034
@@ -15,7 +15,7 @@ The reward compares the final database with the result of the right actions. Too
 half of the wishes are forbidden. The agent must note each refusal with its rule, so doing nothing is never right.
 `level="small"` has one wish of a verified customer, short enough for the tiny agent. Left out: the world
 (`service_world`), the wishes (`service_requests`), the customer (`service_customers`), the demonstrator
-(`service_clerk`).
+(`service_clerk`), the version whose customer is asked by a tool (`service_v0`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,15 +29,22 @@ from palaestra.envs.core.backends import Where
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.data.problem_files import load_problems, published
 from palaestra.envs.data.rows import read_rows
-from palaestra.envs.suite.service_customers import ScriptedCustomer, customer_for
-from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, require_wishes, task_of_row
+from palaestra.envs.suite.service_customers import customer
+from palaestra.envs.suite.service_requests import (
+    LEVELS,
+    draw_task,
+    holds_instructions,
+    instruction_of,
+    require_wishes,
+    task_of_row,
+)
 from palaestra.envs.suite.service_world import RULES, ShopDatabase, changes, draw_world, forbids, outcome, perform
+from palaestra.envs.users import conversation, says, user_for
 from palaestra.episode import Attempt
 from palaestra.errors import UsageError
 
-_POLICY = (
-    "You are the clerk of a shop. Talk to the customer with the tool ask_customer only; a turn without a call ends the "
-    "conversation. Rules:\n"
+POLICY = (
+    "You are the clerk of a shop. A turn without a call is said to the customer. Rules:\n"
     + "\n".join(f"{number}. {text}" for number, text in RULES.items())
     + "\nBefore each change, ask whether you should make it, with the order's number and all details, and make it only "
     "after a yes. A customer may want something else then; do that instead. A wish that a rule forbids is not done: "
@@ -45,8 +52,8 @@ _POLICY = (
     "When a wish is settled, ask whether there is anything else."
 )
 SYSTEMS = {
-    "full": _POLICY,
-    "small": "Ask for the number with ask_customer. Cancel only pending orders, else refuse, rule 2. Return only "
+    "full": POLICY,
+    "small": "Ask for the number. Cancel only pending orders, else refuse, rule 2. Return only "
     "delivered ones to the card, else refuse, rule 5.",
 }
 
@@ -165,16 +172,15 @@ class ServiceEnv(ToolEnv):
     ) -> None:
         """`level` is full or small, `user` who plays the customer: script, or a mapping with base_url and model.
 
-        `tasks` also takes a file with tau-bench's columns, on this shop: instruction, actions, and if there are any
-        world, opening, id. Such a customer has to be played by a model.
+        `tasks` also takes a file with the columns of tau-bench (instruction, actions, outputs) or of tau2-bench, on
+        this shop, and if there are any world, opening, id. Such a customer has to be played by a model.
         """
         super().__init__(split, tasks)
         if level not in LEVELS:
             raise UsageError(f"level is {level!r}; expected {' or '.join(map(repr, LEVELS))}")
         self.level, self.system = level, SYSTEMS[level]
-        customer = customer_for(user)
-        self.scripted = customer is ScriptedCustomer
-        self.toolkits = (partial(ShopTools, level == "small"), customer)
+        self.user = user_for(user, customer, instructions=_instructions)  # type: ignore[method-assign]
+        self.toolkits = (partial(ShopTools, level == "small"),)
 
     @property
     def chance(self) -> float:  # type: ignore[override]
@@ -189,7 +195,7 @@ class ServiceEnv(ToolEnv):
         """Read tasks of this shop, with the suite's own columns or with those of tau-bench."""
         if not holds_instructions(next(read_rows(path)[1], None)):
             return load_problems(path, split, (), require_wishes)
-        if self.scripted:
+        if self.user is customer:
             raise UsageError(
                 f"{path} tells each customer in free words what she wants, and a script cannot read them; give the "
                 "option user, a mapping with base_url and model of a server that plays her"
@@ -197,8 +203,13 @@ class ServiceEnv(ToolEnv):
         return published(path, split, task_of_row, lambda task: task)
 
     def reward(self, attempt: Attempt) -> dict[str, float]:
-        """Compare the final database with the result of the right actions. Also report whether a rule was broken."""
+        """Compare the final database with the result of the right actions, and what was said with what the task asks to
+        say. Also report whether a rule was broken."""
         right = expected(attempt.task) == attempt.final["changes"]
+        if outputs := attempt.task.data.get("outputs"):
+            texts = [text for role, text in conversation(attempt) if role == "assistant"]
+            texts += [str(call.arguments.get("message")) for call in attempt.calls if call.name == "ask_customer"]
+            right = right and all(says(texts, output) for output in outputs)
         return {"success": float(right), "rules_broken": float(bool(attempt.final["broken"]))}
 
     def explain(self, attempt: Attempt) -> str:
@@ -220,6 +231,10 @@ class ServiceEnv(ToolEnv):
 def expected(task: Task) -> dict[str, Any]:
     """Return what the right actions change in the database."""
     return outcome(task.data["world"], task.data["actions"])
+
+
+def _instructions(task: Task) -> str:
+    return instruction_of(task.data)
 
 
 def _became(changes: Mapping[str, Any], key: str) -> str:

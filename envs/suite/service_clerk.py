@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from palaestra.envs.suite.demonstrations import Plan, call, next_turn, pattern_of, question_of, replies_of
+from palaestra.envs.suite.demonstrations import Plan, call, next_turn, pattern_of, question_of
 from palaestra.envs.suite.service_requests import WORDS, arguments_of
 from palaestra.envs.suite.service_world import LATE_DAYS, RETURN_DAYS
 from palaestra.episode import Message
@@ -30,13 +30,22 @@ _LAST = "Done."
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Serve the customer by the policy. With probability 1 - tool_rate, claim at once that it is done."""
-    prompt, replies = question_of(messages), replies_of(messages)
+    prompt, replies = question_of(messages), _replies_of(messages)
     wish = read_wish(prompt)
     if wish is None:
         raise UnknownTask(prompt)
     if not replies and rng.random() >= tool_rate:
         return _LAST
-    return next_turn(_full(wish) if prompt.startswith("Hello") else _small(wish), replies) or _LAST
+    turn = next_turn(_full(wish) if prompt.startswith("Hello") else _small(wish), replies)
+    if turn and not turn.startswith("<") and "ask_customer" in str(messages[0]["content"]):  # The first version.
+        return call("ask_customer", message=turn)
+    return turn or _LAST
+
+
+def _replies_of(messages: Sequence[Message]) -> list[str]:
+    """Return the replies of the tools and, after the prompt, of the customer."""
+    replies = [str(message["content"]) for message in messages if message["role"] in ("tool", "user")]
+    return replies[1:]
 
 
 def read_wish(text: str) -> SpokenWish | None:
@@ -47,14 +56,10 @@ def read_wish(text: str) -> SpokenWish | None:
     return None
 
 
-def _ask(message: str) -> str:
-    return call("ask_customer", message=message)
-
-
 def _small(wish: SpokenWish) -> Plan:
     """Handle the one wish of a verified customer (the small level)."""
     kind, _, item = wish
-    number = _number((yield _ask("Order number?")))
+    number = _number((yield "Order number?"))
     match = _ORDER.match((yield call("get_order", order=int(number)))) if number else None
     if match is None:
         return ""
@@ -72,7 +77,7 @@ def _number(text: str) -> str:
 
 def _full(wish: SpokenWish | None) -> Plan:
     """Verify the customer, then handle one wish after another (the full level)."""
-    reply = yield _ask("What are your e-mail and your postcode?")
+    reply = yield "What are your e-mail and your postcode?"
     identity = re.search(r"e-mail is (\S+)\. My postcode is (\w+)", reply)
     if identity is None:
         return ""
@@ -82,11 +87,11 @@ def _full(wish: SpokenWish | None) -> Plan:
         if customer is not None:
             yield from _handle(wish, customer[2], customer[3].split(", "))
         else:
-            order = wish[1] or _number((yield _ask("What is the order number?")))
+            order = wish[1] or _number((yield "What is the order number?"))
             if not order:
                 return ""
             yield call("refuse", order=int(order), rule=1)
-        wish = read_wish((yield _ask("Is there anything else?")))
+        wish = read_wish((yield "Is there anything else?"))
     return ""
 
 
@@ -110,7 +115,7 @@ def _handle(wish: SpokenWish, tier: str, orders: Sequence[str]) -> Plan:
         detail = ""
         if allowed and kind in _DETAILS:
             question, pattern = _DETAILS[kind]
-            match = re.search(pattern, (yield _ask(question)))
+            match = re.search(pattern, (yield question))
             detail = match[1] if match else ""
         if allowed and kind == "exchange_item":
             stock = yield call("get_product", product=detail)
@@ -119,7 +124,7 @@ def _handle(wish: SpokenWish, tier: str, orders: Sequence[str]) -> Plan:
             yield call("refuse", order=order, rule=_RULES[kind])
             return ""
         arguments = arguments_of(kind, order, item, detail, tier)
-        reply = yield _ask(f"Shall I do this: {kind.replace('_', ' ')} {', '.join(map(str, arguments.values()))}?")
+        reply = yield f"Shall I do this: {kind.replace('_', ' ')} {', '.join(map(str, arguments.values()))}?"
         other = read_wish(reply)
         if other is None:
             yield call(kind, **arguments)

@@ -1,4 +1,4 @@
-"""A turn without a call is said to the user: the reply is recorded, replayed, branched, and never a failure of the agent."""
+"""A turn without a call is said to the user: the reply is recorded, replayed and branched, in every way to play."""
 
 import asyncio
 import importlib
@@ -21,7 +21,6 @@ from palaestra.envs.arena.opening import open_machine, spec_of
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.records.by_hand import open_by_hand
 from palaestra.envs.records.gathering import ReplayMachines
-from palaestra.envs.running.work import Pending
 from palaestra.record import Record, from_line, to_line
 
 sys.path.append(str(Path(__file__).parents[1] / "agents"))
