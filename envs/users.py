@@ -27,6 +27,8 @@ MAX_CHARS = 2_000
 """Characters of a turn that a model user reads, and of a reply that it gives; the rest is cut."""
 MAX_REPLIES = 24
 """Default number of replies in an episode, after which a user hangs up."""
+_SECONDS = 58
+"""Maximum seconds of a model's reply with its retries; `deadlines["user"]`, 60 by default, is the outer timeout."""
 GREETING = "Hello, how can I help you?"
 """Turn of the agent that the first message of a model user seems to answer."""
 ROLE = """You play a person who talks to an agent. This is who you are, what you know and what you want:
@@ -110,6 +112,10 @@ class ModelUser:
         `price_in` and `price_out`, after which an error stops the run. `limits` are others of `EndpointConfig`."""
         if "{instructions}" not in role or not stop:
             raise UsageError("role has no {instructions}, the place where those of the task go, or stop is empty")
+        if timeout + patience > _SECONDS:
+            raise UsageError(
+                f"timeout and patience are {timeout:g} and {patience:g}; expected at most {_SECONDS} together"
+            )
         try:
             config = EndpointConfig(base_url, model, timeout=timeout, patience=patience, **limits)
         except TypeError as error:

@@ -27,13 +27,12 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv, Toolkit, tool
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.scoring import RewardPart
-from palaestra.envs.data.problem_files import load_problems, published
-from palaestra.envs.data.rows import read_rows
+from palaestra.envs.data.desk_files import holds_desk_tasks
+from palaestra.envs.data.problem_files import first_columns, load_problems, published
 from palaestra.envs.suite.service_customers import customer
 from palaestra.envs.suite.service_requests import (
     LEVELS,
     draw_task,
-    holds_instructions,
     instruction_of,
     require_wishes,
     task_of_row,
@@ -193,7 +192,7 @@ class ServiceEnv(ToolEnv):
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
         """Read tasks of this shop, with the suite's own columns or with those of tau-bench."""
-        if not holds_instructions(next(read_rows(path)[1], None)):
+        if not holds_desk_tasks(first_columns(path)):
             return load_problems(path, split, (), require_wishes)
         if self.user is customer:
             raise UsageError(

@@ -4,12 +4,13 @@ A task's data is plain: the number of its world, the customer, her wishes, and t
 tau-bench's columns become tasks of the same shop. Left out: how a customer talks (`service_customers`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.desk_files import BASIS, desk_data
 from palaestra.envs.data.rows import Row, describe, list_names
 from palaestra.envs.suite.service_world import (
     CHANGES,
@@ -163,11 +164,6 @@ def _detail(wish: Wish) -> str:
     return f" If you are asked: {wish['detail']}." if wish["detail"] else ""
 
 
-def holds_instructions(row: Row | None) -> bool:
-    """Return whether a file has tau-bench's columns, judged by its first row."""
-    return row is not None and {"instruction", "actions"} <= row.columns.keys()
-
-
 def require_wishes(task: Task) -> Task:
     """Return a file's task unchanged. Raise `ValueError` with the reason if it is incomplete or cannot be played."""
     data = task.data
@@ -175,8 +171,8 @@ def require_wishes(task: Task) -> Task:
         raise ValueError(
             f"has no {list_names(lacking)}; expected the data of a task of this shop, or tau-bench's columns"
         )
-    right = [read for read in map(_action, data["actions"]) if read is not None]
     try:
+        right = _changes_in(data["actions"])
         words = [words_of(wish) + instruction_of(data) for wish in data["wishes"]]
         outcome(data["world"], right)
     except (ToolError, TypeError, AttributeError, KeyError, ValueError) as error:
@@ -189,16 +185,12 @@ def require_wishes(task: Task) -> Task:
 def task_of_row(row: Row) -> tuple[str, Task]:
     """Return the split of a row, and the row as a task of this shop. Raise `ValueError` if it is not valid."""
     cells = row.columns
-    instruction, actions, world = cells.get("instruction"), cells.get("actions"), cells.get("world", 0)
-    if not isinstance(instruction, str) or not instruction.strip():
-        raise ValueError(f"has {describe(instruction)} in 'instruction'; expected what the customer is told")
+    desk, world = desk_data(cells), cells.get("world", 0)
     if not isinstance(world, int) or isinstance(world, bool) or not 0 <= world < 2**31:
         raise ValueError(f"has {describe(world)} in 'world'; expected the number of a world, from 0 to {2**31 - 1}")
-    if cells.get("outputs"):
-        raise ValueError("has 'outputs', texts that the agent has to say; only the final state is judged here")
-    if not isinstance(actions, list):
-        raise ValueError(f"has {describe(actions)} in 'actions'; expected a list of objects with name and arguments")
-    right = [read for read in map(_action, actions) if read is not None]
+    if beyond := [name for name in desk["basis"] if name not in BASIS]:
+        raise ValueError(f"is judged by {list_names(beyond)}; only {list_names(BASIS)} are judged here")
+    right = _changes_in((action["name"], action["arguments"]) for action in desk["actions"])
     try:
         outcome(world, right)
     except (ToolError, TypeError, AttributeError) as error:
@@ -206,24 +198,17 @@ def task_of_row(row: Row) -> tuple[str, Task]:
     prompt = cells.get("opening") or OPENING
     if not isinstance(prompt, str):
         raise ValueError(f"has {describe(prompt)} in 'opening'; expected what the customer says first")
-    data = {"world": world, "instruction": instruction.strip(), "actions": right}
-    return split_of(instruction), Task(prompt, None, str(cells.get("id") or f"row {row.number}"), data)
+    data = {"world": world, "instruction": desk["instructions"], "actions": right, "outputs": desk["outputs"]}
+    return split_of(desk["instructions"]), Task(prompt, None, str(cells.get("id") or f"row {row.number}"), data)
 
 
 _LOOKS = ("find_customer", "get_order", "get_product", "ask_customer")
 
 
-def _action(cell: Any) -> ShopAction | None:
-    """Return the name of an operation in CHANGES with its arguments; None for a tool that changes nothing."""
-    if isinstance(cell, list | tuple) and len(cell) == 2:  # The form in generated tasks.
-        cell = {"name": cell[0], "arguments": cell[1]}
-    if not isinstance(cell, dict):
-        raise ValueError(f"has {describe(cell)} among its actions; expected an object with name and arguments")
-    name, arguments = cell.get("name"), cell.get("arguments", cell.get("kwargs", {}))
-    if name in _LOOKS:
-        return None
-    if name not in CHANGES:
-        raise ValueError(f"has the action {name!r:.40}, which is no tool here; expected {list_names(CHANGES)}")
-    if not isinstance(arguments, dict):
-        raise ValueError(f"has {describe(arguments)} as arguments of {name}; expected an object")
-    return str(name), arguments
+def _changes_in(actions: Iterable[Any]) -> list[ShopAction]:
+    """Return the pairs of name and arguments that change the database, without those of tools that only look."""
+    pairs = [tuple(action) for action in actions]
+    for name, *arguments in pairs:
+        if name not in (*CHANGES, *_LOOKS) or len(arguments) != 1 or not isinstance(arguments[0], dict):
+            raise ValueError(f"has the action {name!r:.40}, which is no tool here; expected {list_names(CHANGES)}")
+    return [pair for pair in pairs if pair[0] in CHANGES]

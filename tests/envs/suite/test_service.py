@@ -7,14 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 from demonstrated import play
+from fake_server import replying, said
 
 import palaestra
+from palaestra import Ending
 from palaestra.envs import TextEnv
 from palaestra.envs.checks.cheats import crashing_calls
-from palaestra.envs.suite.demonstrations import call, next_turn, replies_of
+from palaestra.envs.suite.demonstrations import call, next_turn
 from palaestra.envs.suite.service import ServiceEnv
-from palaestra.envs.suite.service_clerk import _DETAILS, _RULES, _ask, _number, demonstrate, read_wish
+from palaestra.envs.suite.service_clerk import _DETAILS, _RULES, _number, _replies_of, demonstrate, read_wish
 from palaestra.envs.suite.service_requests import WORDS, arguments_of, draw_task
+from palaestra.envs.suite.service_v0 import ServiceV0
 from palaestra.envs.suite.service_world import ShopDatabase, changes, draw_world, perform
 from palaestra.errors import TaskFileError, ToolError, UsageError
 
@@ -25,23 +28,33 @@ def without_looking(how):
     def steps(wish):
         while wish:
             kind, number, item = wish
-            order = int(number or _number((yield _ask("Order number?"))) or 0)
-            found = re.search(_DETAILS[kind][1], (yield _ask(_DETAILS[kind][0]))) if kind in _DETAILS else None
+            order = int(number or _number((yield "Order number?")) or 0)
+            found = re.search(_DETAILS[kind][1], (yield _DETAILS[kind][0])) if kind in _DETAILS else None
             arguments = arguments_of(kind, order, item, found[1] if found else "card")
             yield call(kind, **arguments) if how == "grant" else call("refuse", order=order, rule=_RULES[kind])
-            wish = read_wish((yield _ask("Is there anything else?")))
+            wish = read_wish((yield "Is there anything else?"))
         return "Done."
 
-    return lambda messages, rng: next_turn(steps(read_wish(messages[1]["content"])), replies_of(messages))
+    def rule(messages, rng):
+        turn = next_turn(steps(read_wish(messages[1]["content"])), _replies_of(messages))
+        asks = "ask_customer" in messages[0]["content"] and not turn.startswith("<") and turn != "Done."
+        return call("ask_customer", message=turn) if asks else turn
+
+    return rule
 
 
+@pytest.mark.parametrize("version", [ServiceEnv, ServiceV0])
 @pytest.mark.parametrize("level", ["full", "small"])
-def test_the_policy_wins_and_laziness_does_not(level):
-    env = TextEnv(ServiceEnv("train", level=level))
+def test_the_policy_wins_and_laziness_does_not(version, level):
+    env = TextEnv(version("train", level=level))
     infos = [play(env, demonstrate, seed) for seed in range(60)]
     assert {info["parts"]["success"] for info in infos} == {1.0}
     assert {info["parts"]["rules_broken"] for info in infos} == {0.0}
-    assert not any(play(env, lambda *_: "Done.", seed)["parts"]["success"] for seed in range(60))
+    asked = "What are your e-mail, postcode and order number? Shall I do it? Anything else?"
+    for words in ("Done.", "Yes.", asked, "Order number?"):
+        lazy = [play(env, lambda *_, words=words: words, seed) for seed in range(60)]
+        assert {info["parts"]["success"] for info in lazy} == {0.0}, words
+        assert {info["ending"] for info in lazy} == {"answered"}, "she hangs up, and no turn limit is needed"
     for how in ("grant", "refuse"):
         reached = np.mean([play(env, without_looking(how), seed)["parts"]["success"] for seed in range(60)])
         assert reached < env.author.chance + 0.15, how
@@ -95,7 +108,7 @@ def test_hostile_arguments_are_told_and_change_nothing(caplog):
             calls += 1
             *_, info = env.step(env.call(name, **given))
             assert info["ending"] == ""
-    *_, info = env.step("Done.")
+    *_, info = env.finish(Ending.TURN_LIMIT)
     assert info["attempt"].final == {"changes": {}, "broken": []}
     assert caplog.records == []  # What a tool raises by mistake is logged; refusals are not.
 
@@ -110,7 +123,7 @@ def test_a_turn_taken_back_leaves_no_trace_and_branches_go_their_own_ways():
             here = env.snapshot()
             order = int(_number(str(messages)) or 1010)
             env.step(env.call("refuse", order=order, rule=4))
-            env.step(env.call("ask_customer", message="Shall I do it? Is there anything else?"))
+            env.step("Shall I do it? Is there anything else?")
             env.restore(here)
             action = demonstrate(messages, np.random.default_rng(0))
             _, reward, terminated, _, info = env.step(action)
@@ -154,28 +167,47 @@ def test_tasks_come_from_a_file_of_our_columns_or_of_tau_benchs_and_bad_rows_are
     env = TextEnv(ServiceEnv("all", tasks=saved(row), user=server))
     env.reset(seed=0)
     env.step(env.call("cancel_order", order=int(number)))
-    *_, info = env.step("Done.")
+    *_, info = env.finish(Ending.TURN_LIMIT)
     assert info["parts"] == {"success": 1.0, "rules_broken": 1.0}  # Nobody was verified.
-    for bad, said in (
+    tau2 = {
+        "id": "7", "world": 5, "user_scenario": {"persona": "You are brief.", "instructions": {
+            "domain": "shop", "reason_for_call": "Cancel an order.", "task_instructions": "Ask what you get back."}},
+        "evaluation_criteria": {"actions": [right], "communicate_info": ["1,250"]},
+    }  # fmt: skip
+    for words, success in (("You get 1250 back.", 1.0), ("You get 12 back, order 11250.", 0.0)):
+        with replying(said("Thanks. ###STOP###")) as model:
+            env = TextEnv(ServiceEnv("all", tasks=saved(tau2), user={"base_url": model.url, "model": "m"}))
+            env.reset(seed=0)
+            env.step(env.call("cancel_order", order=int(number)))
+            *_, info = env.step(words)
+            assert (info["ending"], info["parts"]["success"]) == ("answered", success)
+            role = model.questions[0]["messages"][0]["content"]
+            assert all(part in role for part in ("You are brief.", "Cancel an order.", "Ask what you get back."))
+    for bad, message in (
         ({**row, "actions": [{"name": "book_reservation", "kwargs": {}}]}, "no tool here"),
         ({**row, "actions": [{"name": "cancel_order", "kwargs": {"order": 1}}]}, "there is no order 1"),
         ({**row, "actions": [{"name": "cancel_order", "kwargs": {"oder": 1}}]}, "unexpected keyword"),
-        ({**row, "outputs": ["54"]}, "outputs"),
+        ({**row, "outputs": [54]}, "the texts that are to be said; expected a list of texts"),
+        ({"user_scenario": "Ada", "evaluation_criteria": {}}, "no objects in 'user_scenario'"),
+        ({**tau2, "evaluation_criteria": {"reward_basis": ["NL_ASSERTION"]}}, "is judged by 'NL_ASSERTION'"),
+        ({**tau2, "user_scenario": {"persona": "Ada"}}, "in 'user_scenario'; expected what the user is told"),
         ({**row, "world": "shop"}, "number of a world"),
         ({"prompt": "Hello.", "world": 5}, "has no 'customer', 'wishes', 'actions'"),
         ({"prompt": own.prompt, **own.data, "wishes": [{"kind": "steal"}]}, "cannot be played"),
     ):
-        with pytest.raises(TaskFileError, match=said):
+        with pytest.raises(TaskFileError, match=message):
             TextEnv(ServiceEnv("all", tasks=saved(bad), user=server)).reset(seed=0)
 
 
 def test_settings_that_cannot_be_are_refused():
-    for options, said in (
+    for options, message in (
         ({"level": "tiny"}, "level is 'tiny'"),
-        ({"user": "nobody"}, "no customer is 'nobody'"),
+        ({"user": "nobody"}, "no user is 'nobody'; expected script, model"),
         ({"user": {"base_url": "http://127.0.0.1:9/v1"}}, "needs 'model'"),
-        ({"user": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "timeout": 900}}, "at most 120 together"),
+        ({"user": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "timeout": 900}}, "at most 58 together"),
+        ({"user": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "max_cost": 1}}, "needs price_in and price_out"),
+        ({"user": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "max_prise": 1}}, "max_prise"),
         ({"user": {"base_url": "ftp://there", "model": "m"}}, "base_url"),
     ):
-        with pytest.raises(palaestra.PalaestraError, match=said):
+        with pytest.raises(palaestra.PalaestraError, match=message):
             ServiceEnv(**options)
