@@ -20,6 +20,7 @@ from palaestra.endpoint.background import BackgroundLoop
 from palaestra.envs.core.backends import Backends, Where
 from palaestra.episode import Attempt, Status, Task
 from palaestra.errors import EnvironmentDefect, UsageError
+from palaestra.formats.scanning import strip_thinking
 
 STOP = "###STOP###"
 """Default word in a model's reply that ends the conversation."""
@@ -145,7 +146,7 @@ class ModelUser:
         seed = int.from_bytes(blake2b(repr(messages).encode(), digest_size=4).digest(), "big") >> 1
         request = self._endpoint.complete(messages, max_tokens=self.max_tokens, temperature=self.temperature, seed=seed)
         completion = await self._background.outcome(request, self._seconds, blocking=False)
-        text = formats.get("auto").parse(completion.content).content
+        text = strip_thinking(completion.content).content
         return None if self.stop in text else text[:MAX_CHARS] or "(The user says nothing.)"
 
     def close(self) -> None:

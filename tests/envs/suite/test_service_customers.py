@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from palaestra import UsageError
 from palaestra.envs import TextEnv
 from palaestra.envs.suite.service import ServiceEnv
 from palaestra.envs.suite.service_customers import PATIENCE, Mood, answer
-from palaestra.envs.suite.service_requests import draw_task, instruction_of
+from palaestra.envs.suite.service_requests import draw_task, instruction_of, words_of
 from palaestra.envs.suite.service_v0 import ServiceV0
 from palaestra.envs.users import MAX_CHARS, USERS
 
@@ -58,7 +59,7 @@ def talk(wishes, *messages):
     ([CANCEL, MOVE], "Anything else?", "Yes. Please send my order with the red lamp to another address."),
     ([CANCEL], "What are your e-mail and the order number?", "My e-mail is ada@mail.example. Order 1042."),
     ([CANCEL], "I never give out an e-mail, and I cannot do more.", "I see."),
-    ([CANCEL], "Shall I return the red lamp?", "No, that is not what I want. Please cancel my order with the red lamp."),
+    ([CANCEL], "Shall I return the red lamp?", f"No, that is not what I want. {words_of(CANCEL)}"),
     ([CANCEL], "Shall I cancel the order with the blue lamp?", "No. It is the red lamp."),
     ([CANCEL], "Shall I go ahead?", "What exactly do you want to do?"),
 ])  # fmt: skip
@@ -85,7 +86,7 @@ def test_she_hangs_up_where_a_tool_asks_her_and_an_empty_message_is_refused():
 
 
 def test_a_wish_that_was_dealt_with_leads_to_the_next_and_the_last_one_to_the_end():
-    """She sees what is done: no question after a clerk's bare report is needed, and a report of nothing is not enough."""
+    """She sees what is done: a clerk who reports it need not ask for more, and one who only reports has done nothing."""
     env = TextEnv(ServiceEnv("train"))
     seed = next(seed for seed in range(99) if env.reset(seed=seed) and len(env.attempt.task.data["wishes"]) == 2)
     env.reset(seed=seed)
@@ -123,7 +124,7 @@ def test_a_model_plays_the_customer_without_the_clerks_thoughts_and_calls_and_en
     assert [one["content"][:20] for one in dialogue[1:4]] == [
         info["attempt"].task.prompt[:20],
         "Who are you?",
-        told and "My e-mail is a@b.c.",
+        "My e-mail is a@b.c.",
     ]
     assert {len(one["content"]) for one in dialogue} >= {MAX_CHARS}
     assert all(str(fact) in role["content"] for fact in info["attempt"].task.data["customer"].values())
@@ -142,7 +143,7 @@ def test_a_model_that_plays_the_customer_keeps_within_its_limits():
         env.reset(seed=0)
         env.step("Hello.")
         env.step("Hello.")
-        with pytest.raises(UsageError, match="has cost 2.00; max_cost is 1.5"):
+        with pytest.raises(UsageError, match=r"has cost 2\.00; max_cost is 1\.5"):
             env.step("Hello.")
 
 
@@ -188,11 +189,11 @@ async def silence(writer):
     await asyncio.sleep(60)
 
 
-@pytest.mark.parametrize("version", [ServiceEnv, ServiceV0])
-@pytest.mark.parametrize("how", ["gone", "slow", "failing", "wrong key"])
-def test_a_server_that_is_not_there_breaks_the_episode_in_time_and_is_not_the_agents_fault(how, version):
-    if how == "wrong key" and version is ServiceEnv:
-        pytest.skip("it stops what is played")
+@pytest.mark.parametrize(
+    ("version", "how"),
+    [*product([ServiceEnv, ServiceV0], ["gone", "slow", "failing"]), (ServiceV0, "wrong key")],
+)
+def test_a_server_that_is_not_there_breaks_the_episode_in_time_and_is_not_the_agents_fault(version, how):
     behave = {"failing": lambda seen: error(500, "no"), "wrong key": lambda seen: error(401, "no key")}
     begun = time.monotonic()
     with nobody() as url, FakeServer(behave.get(how, lambda seen: silence)) as server:
