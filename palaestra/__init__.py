@@ -73,6 +73,7 @@ register("palaestra/Reasoning-v0", f"{_SUITE}.reasoning:Reasoning", demonstrator
 register("palaestra/DataTable-v0", f"{_SUITE}.data_table:DataTable", demonstrator=f"{_SUITE}.data_table:demonstrate")
 register("palaestra/Service-v0", f"{_SUITE}.service_v0:ServiceV0", demonstrator=f"{_SUITE}.service_clerk:demonstrate")
 register("palaestra/Service-v1", f"{_SUITE}.service:ServiceEnv", demonstrator=f"{_SUITE}.service_clerk:demonstrate")
+register("palaestra/Tau2-v0", f"{_SUITE}.tau2:Tau2")
 register("palaestra/WebNav-v0", f"{_SUITE}.web_nav:WebNav", demonstrator=f"{_SUITE}.web_nav:demonstrate")
 register("palaestra/WebShop-v0", f"{_SUITE}.web_shop:WebShop", demonstrator=f"{_SUITE}.web_shop:demonstrate")
 register("palaestra/MiniWoB-v0", f"{_SUITE}.miniwob:MiniWoB")

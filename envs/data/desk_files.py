@@ -36,6 +36,8 @@ def desk_data(columns: Mapping[str, Any]) -> dict[str, Any]:
         column, instructions = "user_scenario", _instructions(scenario)
         actions, outputs = criteria.get("actions") or [], criteria.get("communicate_info") or []
         basis = criteria.get("reward_basis") or list(BASIS)
+        if not criteria.get("nl_assertions") and isinstance(basis, list):  # Nothing is asserted in words.
+            basis = [name for name in basis if name != "NL_ASSERTION"]
     else:
         column, instructions = "instruction", columns.get("instruction")
         actions, outputs, basis = columns.get("actions"), columns.get("outputs") or [], list(BASIS)

@@ -189,7 +189,10 @@ def test_tasks_come_from_a_file_of_our_columns_or_of_tau_benchs_and_bad_rows_are
         ({**row, "actions": [{"name": "cancel_order", "kwargs": {"oder": 1}}]}, "unexpected keyword"),
         ({**row, "outputs": [54]}, "the texts that are to be said; expected a list of texts"),
         ({"user_scenario": "Ada", "evaluation_criteria": {}}, "no objects in 'user_scenario'"),
-        ({**tau2, "evaluation_criteria": {"reward_basis": ["NL_ASSERTION"]}}, "is judged by 'NL_ASSERTION'"),
+        (
+            {**tau2, "evaluation_criteria": {"reward_basis": ["NL_ASSERTION"], "nl_assertions": ["It is polite."]}},
+            "is judged by 'NL_ASSERTION'",
+        ),
         ({**tau2, "user_scenario": {"persona": "Ada"}}, "in 'user_scenario'; expected what the user is told"),
         ({**row, "world": "shop"}, "number of a world"),
         ({"prompt": "Hello.", "world": 5}, "has no 'customer', 'wishes', 'actions'"),

@@ -86,7 +86,7 @@ def test_she_hangs_up_where_a_tool_asks_her_and_an_empty_message_is_refused():
 
 
 def test_a_wish_that_was_dealt_with_leads_to_the_next_and_the_last_one_to_the_end():
-    """She sees what is done: a clerk who reports it need not ask for more, and one who only reports has done nothing."""
+    """She sees what is done: no question has to follow a report, and a report of nothing is not enough."""
     env = TextEnv(ServiceEnv("train"))
     seed = next(seed for seed in range(99) if env.reset(seed=seed) and len(env.attempt.task.data["wishes"]) == 2)
     env.reset(seed=seed)
