@@ -63,7 +63,7 @@ def conversation(attempt: Attempt, calls: bool = False) -> list[tuple[str, str]]
 
 def replies_so_far(attempt: Attempt) -> int:
     """Return the number of messages of the user after the prompt."""
-    return sum(message["role"] == "user" for message in attempt.messages) - 1
+    return len([message for message in attempt.messages if message["role"] == "user"]) - 1
 
 
 def says(texts: Iterable[str], wanted: str) -> bool:

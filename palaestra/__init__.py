@@ -4,6 +4,8 @@ Importing palaestra registers the ids of its suite, so that `gymnasium.make("pal
 environment, a model library or a tool is loaded only when it is used.
 """
 
+from importlib.util import find_spec
+
 from palaestra.episode import Attempt, Call, Ending, Episode, Event, Message, Start, Status, Task, TokenRow
 from palaestra.errors import (
     Broken,
@@ -73,7 +75,6 @@ register("palaestra/Reasoning-v0", f"{_SUITE}.reasoning:Reasoning", demonstrator
 register("palaestra/DataTable-v0", f"{_SUITE}.data_table:DataTable", demonstrator=f"{_SUITE}.data_table:demonstrate")
 register("palaestra/Service-v0", f"{_SUITE}.service_v0:ServiceV0", demonstrator=f"{_SUITE}.service_clerk:demonstrate")
 register("palaestra/Service-v1", f"{_SUITE}.service:ServiceEnv", demonstrator=f"{_SUITE}.service_clerk:demonstrate")
-register("palaestra/Tau2-v0", f"{_SUITE}.tau2:Tau2")
 register("palaestra/WebNav-v0", f"{_SUITE}.web_nav:WebNav", demonstrator=f"{_SUITE}.web_nav:demonstrate")
 register("palaestra/WebShop-v0", f"{_SUITE}.web_shop:WebShop", demonstrator=f"{_SUITE}.web_shop:demonstrate")
 register("palaestra/MiniWoB-v0", f"{_SUITE}.miniwob:MiniWoB")
@@ -81,5 +82,7 @@ register("palaestra/SearchQA-v0", f"{_SUITE}.search_qa:SearchQA", demonstrator=f
 register("palaestra/LongQA-v0", f"{_SUITE}.long_qa:LongQA", demonstrator=f"{_SUITE}.long_qa:demonstrate")
 register("palaestra/Research-v0", f"{_SUITE}.research:Research", demonstrator=f"{_SUITE}.research:demonstrate")
 register("palaestra/Judge-v0", f"{_SUITE}.judge:JudgeEnv", demonstrator=f"{_SUITE}.judge:demonstrate")
+if find_spec("tau2") is not None:  # tau2-bench, which has the tools and the tasks.
+    register("palaestra/Tau2-v0", f"{_SUITE}.tau2:Tau2")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")

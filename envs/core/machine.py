@@ -93,9 +93,9 @@ class Machine:
         if not (written := parsed.calls):
             if not spec.has_user:
                 return self._replied(state, seat, dialogue, parsed.content)
-            reply = outcome.user_reply(spec, state, seat, text := parsed.content, self.eager)
-            asked = type(reply) is Work
-            return state.wait([reply], "user", seat, text) if asked else self._user_replied(state, seat, text, reply)
+            if isinstance(reply := outcome.user_reply(spec, state, seat, text := parsed.content, self.eager), Work):
+                return state.wait([reply], "user", seat, text)
+            return self._user_replied(state, seat, text, reply)
         owners, table = state.owners.get(seat, NOTHING), spec.offers[seat].table
         items = prepare_turn(written, table, owners, state.play, self.eager, spec.max_turn_calls)
         if works := [item.work() for item in items if type(item) is Prepared]:

@@ -135,7 +135,7 @@ def _next_wish(data: Mapping[str, Any], mood: Mood, begin: str) -> str | None:
     return f"{begin} {words_of(data['wishes'][mood.at])}"
 
 
-def _reply_to_offer(wish: Mapping[str, Any], mood: Mood, text: str, numbers: list[str]) -> str:
+def _reply_to_offer(wish: dict[str, Any], mood: Mood, text: str, numbers: list[str]) -> str:
     """Compare what the clerk offers to do with the wish."""
     operations = [kind for kind, words in _OPERATIONS.items() if words.search(text)]
     items = _ITEM.findall(text)

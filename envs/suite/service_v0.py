@@ -64,7 +64,7 @@ class AskModel(AskCustomer):
     """The same tool for a customer that a served model plays."""
 
     @tool(timeout=60.0)
-    async def ask_customer(self, message: str) -> str:
+    async def ask_customer(self, message: str) -> str:  # type: ignore[override]
         """Say something to the customer, or ask her something, and read the answer."""
         if self.busy:  # Each question needs the answer to the one before.
             raise ToolError("the customer is still answering another question; ask one in a turn")

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import gymnasium
 import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line, table
 from palaestra.cli.ids import resolve, short_names
+from palaestra.envs.arena.opening import open_machine
 from palaestra.errors import PalaestraError
 from palaestra.options import options_of
 from palaestra.registry import author_class, games, is_game, registered, registered_author
@@ -94,8 +94,8 @@ def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
 
 def _tools(env_id: str) -> list[str]:
     """Return the names of the tools that an agent is offered. No episode is opened, since that can take seconds."""
-    env = gymnasium.make(env_id)
+    machine = open_machine(env_id, {})
     try:
-        return [schema["function"]["name"] for schema in env.get_wrapper_attr("schemas")]
+        return [schema["function"]["name"] for schema in machine.spec.offers[None].schemas]
     finally:
-        env.close()
+        machine.close()

@@ -24,7 +24,7 @@ FORMS = {
 OTHER_WORDS = {
     "CodeContest": "one ```python block", "HumanEval": "one ```python block", "Judge": "<score>one number from 0",
     "LongQA": "briefly, in full sentences", "MiniWoB": "there is nothing to answer",
-    "Service": "a turn without a call ends the conversation", "WebShop": "Then say Done",
+    "Service": "urn without a call", "WebShop": "Then say Done",
 }  # fmt: skip
 """What the other environments say, in which no short answer is read."""
 
@@ -41,7 +41,7 @@ async def _awaited(reward):
 
 @pytest.mark.parametrize("env_id", palaestra.registered())
 def test_the_system_text_says_the_form_of_an_answer_and_that_form_is_paid(env_id):
-    name = env_id.removeprefix("palaestra/").removesuffix("-v0")
+    name = env_id.removeprefix("palaestra/").removesuffix("-v0").removesuffix("-v1")
     if name == "MiniWoB":
         system = MiniWoB.system  # Opening it needs a Chromium.
     else:

@@ -26,6 +26,7 @@ def package(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(USERS, "_shared", {})
     domain_of.cache_clear()
+    palaestra.register("palaestra/Tau2-v0", "palaestra.envs.suite.tau2:Tau2")
     yield
     domain_of.cache_clear()
 
