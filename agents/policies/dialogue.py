@@ -22,7 +22,7 @@ ToolSchemas = Sequence[Mapping[str, Any]]
 TOOL_TEXT = (
     "You can use tools. To call one, write exactly this, with its name and arguments:\n"
     "{example}\nSeveral calls in one turn are run together; the results come in the next message. "
-    "A turn without a call is your final answer.\n\nThe tools:\n{schemas}"
+    "A turn without a call is your answer.\n\nThe tools:\n{schemas}"
 )
 """Text about the tools, for a system message."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

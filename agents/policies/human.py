@@ -23,7 +23,7 @@ from palaestra.protocols import Completion, Request
 
 _HELP = (
     "Your turn ends with an empty line or Ctrl-D. /call NAME key=value ... calls a tool; a turn without a call is the "
-    "answer. Ctrl-D at the start of a turn leaves."
+    "answer, or said to the user. Ctrl-D at the start of a turn leaves."
 )
 _INPUT_ENDED_FAULT = "standard input has ended, so nobody is at the keyboard"
 

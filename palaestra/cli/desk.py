@@ -28,7 +28,7 @@ from palaestra.plain import to_plain
 from palaestra.record import Recorder, read
 
 HELP = """\
-TEXT            the whole turn of who is asked; a turn without a call is the answer, or what a game's seat says
+TEXT            the whole turn of who is asked; a turn without a call is the answer, or said to the user or the game
                 a ``` fence, or lines of three quotes, hold a turn of several lines
 /call NAME K=V  a turn that calls a tool: /call search query="Deka born"
 /send           the turn that the guard of --guard-url held back, all the same
