@@ -36,6 +36,8 @@ from palaestra.episode import Attempt, Call, Status
 from palaestra.errors import MissingExtra, ToolError, UsageError
 
 log = logging.getLogger("palaestra.envs")
+PACKAGE = "tau2"
+"""Package that a user may install; palaestra does not depend on it."""
 OPENING = "Hello."
 _JUDGED = (*BASIS, "ACTION", "ENV_ASSERTION")
 _CALL_SECONDS = 60.0
@@ -48,10 +50,9 @@ class Domain:
         if not re.fullmatch(r"[a-z0-9_]{1,40}", name):
             raise UsageError(f"domain is {name!r:.60}; expected a name such as retail or airline")
         try:
-            import_module("tau2")
-            self.module = import_module(f"tau2.domains.{name}.environment")
+            self.module = import_module(f"{PACKAGE}.domains.{name}.environment")
         except ModuleNotFoundError as error:
-            if error.name == f"tau2.domains.{name}":
+            if error.name == f"{PACKAGE}.domains.{name}":
                 raise UsageError(f"tau2 has no domain {name!r}; try retail or airline") from None
             remedy = "pip install git+https://github.com/sierra-research/tau2-bench"
             raise MissingExtra(str(error.name), "", "palaestra/Tau2-v0", remedy) from error
@@ -215,7 +216,7 @@ def _task(row: Row) -> tuple[str, Task]:
 
 def _parsed(row: Mapping[str, Any]) -> Any:
     """Return a row as a task of the package, which checks it."""
-    parse: Callable[[Any], Any] = import_module("tau2.data_model.tasks").Task.model_validate
+    parse: Callable[[Any], Any] = import_module(f"{PACKAGE}.data_model.tasks").Task.model_validate
     return parse({"id": "", **row})
 
 
