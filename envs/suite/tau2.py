@@ -50,6 +50,7 @@ class Domain:
         if not re.fullmatch(r"[a-z0-9_]{1,40}", name):
             raise UsageError(f"domain is {name!r:.60}; expected a name such as retail or airline")
         try:
+            import_module(PACKAGE)
             self.module = import_module(f"{PACKAGE}.domains.{name}.environment")
         except ModuleNotFoundError as error:
             if error.name == f"{PACKAGE}.domains.{name}":
