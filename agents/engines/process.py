@@ -56,11 +56,6 @@ class ProcessEngine:
         self._deadline = deadline
         self._names = [name for name, _ in model.named_parameters()]
         self._options = options
-            "slots": slots,
-            "seed": seed,
-            "cache_tokens": cache_tokens,
-            "precision": precision,
-        }
         self._stops = sorted(stops)
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="palaestra-engine-", dir=memory))
