@@ -46,22 +46,16 @@ class _Died(Exception):
 class ProcessEngine:
     """Engine that samples from a copy of a causal language model in a child process."""
 
-    def __init__(
-        self,
-        model: Any,
-        stops: Iterable[int],
-        *,
-        slots: int = 96,
-        seed: int = 0,
-        cache_tokens: int | None = None,
-        deadline: float = 300.0,
-    ) -> None:
-        """Start the child. It must start, load weights, or send a heartbeat, each within `deadline` seconds."""
+    def __init__(self, model: Any, stops: Iterable[int], *, deadline: float = 300.0, **options: Any) -> None:
+        """Start the child. It must start, load weights, or send a heartbeat, each within `deadline` seconds.
+
+        `options` are those of the child's `TorchEngine`.
+        """
         self.version = 0
         self._longest = getattr(model.config, "max_position_embeddings", None) or 2**31
         self._deadline = deadline
         self._names = [name for name, _ in model.named_parameters()]
-        self._options = {"slots": slots, "seed": seed, "cache_tokens": cache_tokens}
+        self._options = options
         self._stops = sorted(stops)
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="palaestra-engine-", dir=memory))
@@ -97,15 +91,12 @@ class ProcessEngine:
 
     def submit(self, request: Request) -> int:
         """Send a turn to the child and return its ticket."""
-        check_request(request, self._longest, self._options["cache_tokens"])
+        check_request(request, self._longest, self._options.get("cache_tokens"))
         ticket = next(self._tickets)
         self._live[ticket] = replace(request, messages=(), tools=(), ids=list(request.ids))
         if len(self._live) == 1:
             self._received_at = time.monotonic()
-        try:
-            self._send("submit", ticket, self._live[ticket])
-        except _Died:
-            self._restart()
+        self._notify("submit", ticket, self._live[ticket])
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
@@ -127,10 +118,7 @@ class ProcessEngine:
         """Cancel a turn. If its answer has come already, `poll` does not return it."""
         self._ready = [completion for completion in self._ready if completion.ticket != ticket]
         if self._live.pop(ticket, None) is not None:
-            try:
-                self._send("cancel", ticket)
-            except _Died:
-                self._restart()
+            self._notify("cancel", ticket)
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
         """Write the weights to a file, and wait until the child has loaded them from it."""
@@ -246,6 +234,13 @@ class ProcessEngine:
             self._connection.send(message)
         except OSError:
             raise _Died from None
+
+    def _notify(self, *message: Any) -> None:
+        """Send a message that has no answer. If the child crashes, a new one gets the turns that are unanswered."""
+        try:
+            self._send(*message)
+        except _Died:
+            self._restart()
 
     def _listen(self, timeout: float) -> tuple[str, Any] | None:
         """Receive one message within `timeout` seconds. Return it if it answers a command; keep the turns in others."""

@@ -58,6 +58,12 @@ class Slot:
         """Mark the slot as empty: it holds no row and no cached tokens."""
         self.row, self.used, self.cached = -1, 0, []
 
+    def restart(self) -> None:
+        """Drop the cached tokens, and the row unless a turn of it runs: that turn is prefilled again."""
+        self.cached, self.fresh = [], True
+        if self.ticket is None:
+            self.forget()
+
     @property
     def length(self) -> int:
         """Return the number of tokens of the row: its prompt and the tokens of the running turn so far."""

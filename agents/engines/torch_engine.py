@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from palaestra.agents.engines.graphs import Graphs, graph_span
+from palaestra.agents.engines.packed_layers import EnginePrecision, PackedLayers
 from palaestra.agents.engines.places import CacheScheduler, check_request
 from palaestra.agents.engines.rows import Feed, Slot, plan, prefill_chunks
 from palaestra.agents.engines.sampling import SamplingSettings, sample, truncates
@@ -37,7 +38,14 @@ class TorchEngine(CacheScheduler):
     """Engine that samples from a causal language model. A trainer may change the model's weights between two calls."""
 
     def __init__(
-        self, model: Any, stops: Iterable[int], *, slots: int = 96, seed: int = 0, cache_tokens: int | None = None
+        self,
+        model: Any,
+        stops: Iterable[int],
+        *,
+        slots: int = 96,
+        seed: int = 0,
+        cache_tokens: int | None = None,
+        precision: EnginePrecision = "same",
     ) -> None:
         """Limit the cache to `cache_tokens` tokens; if None, it grows up to `slots` times the longest row."""
         kinds = set(getattr(model.config, "layer_types", None) or {"full_attention"})
@@ -45,20 +53,16 @@ class TorchEngine(CacheScheduler):
             raise UsageError(f"the torch engine serves models with full attention in every layer; this one has {kinds}")
         if cache_tokens is not None and cache_tokens < 2:
             raise UsageError(f"cache_tokens is {cache_tokens}; a cache holds a row of at least 2 tokens")
-        self.model = model
-        self.version = 0
-        self.sampled = 0
-        """Count of sampled tokens, including those of cancelled turns."""
+        self.model, self.version, self.sampled = model, 0, 0
+        """`sampled` counts the tokens of cancelled turns too."""
         weight = next(model.parameters())
         cache = SlotCache(model.config, slots, weight.dtype, weight.device, cache_tokens)
         super().__init__(cache, slots, seed, getattr(model.config, "max_position_embeddings", None) or 2**31)
         self._cache_tokens = cache_tokens
-        on_gpu = weight.device.type == "cuda"
-        self._graphs = Graphs() if on_gpu else None
-        self._block = _BLOCK if on_gpu else 1
         self._device: torch.device = weight.device
+        self._graphs, self._block = (Graphs(), _BLOCK) if self._device.type == "cuda" else (None, 1)
         self._stops = frozenset(stops)
-        self._head = head_of(model)
+        self._head, self._packed = head_of(model), PackedLayers(model, precision)
         self._ready: list[Completion] = []
         self._paused = self._released = False
 
@@ -104,7 +108,7 @@ class TorchEngine(CacheScheduler):
         running = self._make_room(self._running())
         fresh = sorted((slot for slot in running if slot.fresh), key=lambda slot: slot.ticket or 0)
         decoding = [slot for slot in running if not slot.fresh]
-        with evaluation_mode(self.model):
+        with evaluation_mode(self.model), self._packed.used():
             done = self._decode(decoding) if decoding else []
             for feeds in plan(fresh, self._slots):
                 done += self._prefill(feeds)
@@ -130,9 +134,7 @@ class TorchEngine(CacheScheduler):
             raise UsageError(f"update_weights must bring every parameter; missing: {', '.join(sorted(remaining)[:5])}")
         self.version = version
         for slot in self._slots:
-            slot.cached, slot.fresh = [], True
-            if slot.ticket is None:
-                slot.forget()
+            slot.restart()
         if not self._running():
             # A run resumed from this point has a new engine: this one must not differ from it by a bit.
             self._cache.clear()
@@ -157,6 +159,7 @@ class TorchEngine(CacheScheduler):
         for slot in self._slots:
             slot.forget()
         self._cache.free()
+        self._packed.drop()
         if self._graphs is not None:
             self._graphs.clear()
         self._released = True

@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra.agents.adapters import inject
+from palaestra.agents.engines.packed_layers import packed_weights
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.sections_config import ScaleConfig
@@ -177,7 +178,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
     passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
     return MemoryEstimate(
         tuple(persistent),
-        _playing(shape, config) if config.engine.kind != "vllm" else (),
+        _playing(shape, config, on_gpu=on_gpu) if config.engine.kind != "vllm" else (),
         (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
         (gradients, *(state if scale.optimizer_offload else ())),
         tuple(host),
@@ -194,12 +195,14 @@ def _gathered(shape: Outline) -> tuple[Part, ...]:
     return (Part("gathered weights", size, "of two layers, and what is outside of layers"),)
 
 
-def _playing(shape: Outline, config: GRPOConfig) -> tuple[Part, ...]:
+def _playing(shape: Outline, config: GRPOConfig, *, on_gpu: bool) -> tuple[Part, ...]:
     """Return the memory of the built-in engine while it plays."""
     slots, whole = config.play.slots, config.play.slots * config.longest_row
     cached = min(config.play.cache_tokens or whole, whole)
     prefill = min(_PREFILL_TOKENS, whole) * (shape.width + shape.inner) * shape.bytes * 4
+    packed = 0 if on_gpu else packed_weights(shape.model) * (shape.bytes if config.engine.precision == "same" else 2)
     return (
+        *([Part("packed weights", packed, "matrices in the layout in which a CPU samples faster")] if packed else []),
         Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
         Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
         Part("prefill", prefill, "one pass through a layer"),

@@ -13,6 +13,7 @@ import torch
 from palaestra.agents import TokenLimits
 from palaestra.agents.adapters import adapted, add_adapter
 from palaestra.agents.dialect import prepared
+from palaestra.agents.engines.packed_layers import has_bfloat16
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
@@ -77,13 +78,14 @@ def engine_maker(config: RunConfig) -> EngineMaker:
     """Return the constructor of the engine that a config names; for imitation, of the built-in engine."""
     if isinstance(config, SFTConfig):
         return TorchEngine
-    engine, cache_tokens = config.engine, config.play.cache_tokens
+    engine = config.engine
+    built_in: dict[str, Any] = {"cache_tokens": config.play.cache_tokens, "precision": engine.precision}
     if engine.kind == "torch":
-        return partial(TorchEngine if here().count == 1 else WholeEngine, cache_tokens=cache_tokens)
+        return partial(TorchEngine if here().count == 1 else WholeEngine, **built_in)
     if engine.kind == "process":
-        return partial(ProcessEngine, cache_tokens=cache_tokens, deadline=engine.restart_seconds)
+        return partial(ProcessEngine, **built_in, deadline=engine.restart_seconds)
     options, ranks = asdict(engine), here()
-    del options["kind"]
+    del options["kind"], options["precision"]
     options["urls"] = servers(engine.urls, ranks)
     return partial(VllmEngine, **options)
 
@@ -113,9 +115,9 @@ def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
 def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
     """Give a model the dtype, the engine and the adapter of the run, unless it has them already."""
     dtype = compute_type(config)
-    elsewhere = isinstance(config, GRPOConfig) and config.engine.kind != "torch"
+    other_engine = isinstance(config, GRPOConfig) and (config.engine.kind, config.engine.precision) != ("torch", "same")
     shares_weights = any(engine.shares_weights for engine in trained_engines(local.agent))
-    if next(local.model.parameters()).dtype != getattr(torch, dtype) or (elsewhere and shares_weights):
+    if next(local.model.parameters()).dtype != getattr(torch, dtype) or (other_engine and shares_weights):
         model, maker = cast_weights(local.model, dtype), engine_maker(config)
         local = serve(model, local.tokenizer, slots=slots, seed=config.seed, engine=maker)
     return local if adapted(local.model) else with_adapter(local, config)
@@ -149,15 +151,13 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
 def _slow_precision(config: RunConfig) -> str:
     """Return a note if a run computes in bfloat16 on an x86 CPU without instructions for it; "" otherwise."""
     on_cpu = find_device(config.device).type == "cpu" and platform.machine() in ("x86_64", "AMD64")
-    if compute_type(config) != "bfloat16" or not on_cpu or has_bfloat16():
+    if not on_cpu or has_bfloat16():
         return ""
-    return "this CPU has no instructions for bfloat16, so it is several times slower than --scale.precision float32"
-
-
-def has_bfloat16() -> bool:
-    """Return whether an x86 CPU has instructions for bfloat16."""
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in names)
+    samples = isinstance(config, GRPOConfig) and config.engine.precision == "bfloat16"
+    setting = "--scale.precision float32" if compute_type(config) == "bfloat16" else "--engine.precision same"
+    if not samples and setting.endswith("same"):
+        return ""
+    return f"this CPU has no instructions for bfloat16, so it is several times slower than {setting}"
 
 
 def compute_type(config: RunConfig) -> Dtype:
