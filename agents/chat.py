@@ -117,7 +117,7 @@ class Chat:
     def _remembered(
         self, encode: _Encoding, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
-        """Return the ids that `encode` gives, from memory if it can be: the episodes of a group open with one prompt."""
+        """Return the ids that `encode` gives. Those of the newest texts are kept: a group's episodes share a prompt."""
         asked = encode.__name__, hash(str(self.tokenizer.chat_template)), messages, tools
         key = blake2b(repr(asked).encode("utf-8", "surrogatepass")).digest()
         ids = self._memory.get(key)

@@ -25,7 +25,7 @@ from palaestra.record import read
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.evaluation.during_training import evaluations_summary, measure, recalled
 from palaestra.trainers.evaluation.evaluate import Both
-from palaestra.trainers.experiments.controls import CONTROLS, Background, Control
+from palaestra.trainers.experiments.controls import Background, Control
 from palaestra.trainers.grpo import train
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.tracking import require_trackers
