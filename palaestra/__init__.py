@@ -1,7 +1,7 @@
 """palaestra: a gym where language-model agents practise with tools.
 
-Importing palaestra registers the ids of its suite, so that `gymnasium.make("palaestra/TwoHop-v0")` works. An
-environment, a model library or a tool is loaded only when it is used.
+Importing palaestra registers the ids of its suite and of installed packages, so that
+`gymnasium.make("palaestra/TwoHop-v0")` works. An environment, a model library or a tool is loaded only when it is used.
 """
 
 from palaestra.episode import Attempt, Call, Ending, Episode, Event, Message, Start, Status, Task, TokenRow
@@ -19,6 +19,7 @@ from palaestra.errors import (
     UnknownTask,
     UsageError,
 )
+from palaestra.installed import register_installed
 from palaestra.protocols import Arena, Completion, Engine, Request
 from palaestra.registry import arena, demonstrator, games, register, register_game, registered
 
@@ -81,3 +82,4 @@ register("palaestra/Research-v0", f"{_SUITE}.research:Research", demonstrator=f"
 register("palaestra/Judge-v0", f"{_SUITE}.judge:JudgeEnv", demonstrator=f"{_SUITE}.judge:demonstrate")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")
+register_installed()
