@@ -1,4 +1,5 @@
-# Every target first makes sure that .venv is there and current: on a fresh machine `make demo` is enough.
+# Every target first makes sure that .venv is there, current and has the extras it needs (with-EXTRA,EXTRA):
+# on a fresh machine `make demo` is enough.
 
 PYTHON ?= python3
 ENV = two-hop
@@ -11,37 +12,41 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:  # two targets may both install
 .PHONY: help setup demo demo-real test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-setup:  ## make .venv and install everything into it (quick when it is up to date)
-	@$(PYTHON) scripts/setup.py
+setup:  ## make .venv with what the first hour needs; EXTRAS="code search": and more, EXTRAS=dev: all
+	@$(PYTHON) scripts/setup.py $(EXTRAS)
+
+with-%:
+	@$(PYTHON) scripts/setup.py $*
 
 demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SEED=3
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
 
-demo-real: setup  ## a pretrained model, SmolLM2-135M, learns the same: 10 minutes on two quiet cores, fetched once
+demo-real: with-gguf  ## a pretrained model, SmolLM2-135M, learns the same: 10 minutes on two quiet cores, fetched once
 	@.venv/bin/palaestra demo two-hop --model smollm2 --seed $(SEED) --steps 8 --play.max-turn-tokens 24 \
 		--play.max-episode-tokens 256 --scale.lora-r 16 --optimizer.learning-rate 5e-4
 
-test: setup  ## the tests, under five minutes
+test: with-test  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 3 --dist loadfile
 
-test-browser: setup  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
+test-browser: with-test,chromium,miniwob  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m "chromium and not prove" -q tests/chromium
 
-test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
+test-docker: with-test  ## the docker sandbox on an engine of its own, which is installed if there is none
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
 
-test-vllm: setup  ## the engine on real vLLM servers, in an environment of their own, which is made if there is none
+test-vllm: with-test  ## the engine on real vLLM servers, in an environment of their own, which is made if there is none
 	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm
 
-prove: setup  ## the long proofs: learning, killing, hostile programs
+prove: with-dev  ## the long proofs: learning, killing, hostile programs
 	@$(PY) -m pytest -m "prove and not chromium and not docker and not vllm" -q -n 3 --dist loadfile
 
-check: setup  ## lint, format and types
+check: with-dev  ## lint, format and types
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
@@ -49,13 +54,13 @@ check: setup  ## lint, format and types
 bench-depth: setup  ## how deep the tiny agent must be, over ten seeds
 	@$(PY) benchmarks/depth.py
 
-bench-gpu: setup  ## generation, learning, a whole step and memory on one GPU
+bench-gpu: with-lora,quantized  ## generation, learning, a whole step and memory on one GPU
 	@$(PY) benchmarks/gpu.py
 
 bench-async: setup  ## playing ahead of the learner, against play and learning by turns
 	@$(PY) benchmarks/asynchronous.py
 
-bench-judge: setup  ## a step of training with a judge that answers after 100 ms, beside one without
+bench-judge: with-endpoint,serve  ## a step of training with a judge that answers after 100 ms, beside one without
 	@$(PY) benchmarks/judge.py
 
 bench-engine: setup  ## groups of multi-turn episodes: the engine against generate()
@@ -68,28 +73,28 @@ bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
 
-docs: setup  ## write docs/configuration.md anew from the source
+docs: with-test  ## write docs/configuration.md anew from the source
 	@$(PY) scripts/reference.py
 
-pictures: setup  ## the two pictures of the front page, from a real run; RUN=FOLDER: from that demo
+pictures: with-chromium  ## the two pictures of the front page, from a real run; RUN=FOLDER: from that demo
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) scripts/pictures.py $(RUN)
 
-bench-envs: setup  ## a step of an environment, beside other suites, which it installs; BESIDE=FOLDER: another checkout
+bench-envs: with-dev  ## a step of an environment, beside other suites, which it installs; BESIDE=FOLDER: another checkout
 	@$(if $(BESIDE),true,$(PY) scripts/peers.py $(SUITES))
 	@$(PY) $(if $(BESIDE),benchmarks/beside.py $(BESIDE),benchmarks/envs.py)
 
-bench-sandbox: setup  ## a program in the sandbox, beside a bare process and others' tools, which it installs
+bench-sandbox: with-dev  ## a program in the sandbox, beside a bare process and others' tools, which it installs
 	@$(PY) scripts/peers.py $(SUITES)
 	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
 
-bench-web: setup  ## search, the text browser, the real one and all of MiniWoB, against their targets
+bench-web: with-dev  ## search, the text browser, the real one and all of MiniWoB, against their targets
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
 		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
 
-study: setup  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, or PART=reagent; ONLY=vspo, MINUTES=10
+study: with-test  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, or PART=reagent; ONLY=vspo, MINUTES=10
 	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 
-examples: setup  ## the small versions of the three papers' paths, three to six minutes each
+examples: with-test  ## the small versions of the three papers' paths, three to six minutes each
 	@$(PY) examples/demystify/small.py && $(PY) examples/reagent/small.py && $(PY) examples/prs_vspo/small.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay

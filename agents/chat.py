@@ -12,7 +12,7 @@ Left out: images, and templates whose system text changes during a dialogue.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -20,6 +20,9 @@ from palaestra.episode import Message
 from palaestra.errors import UsageError
 
 _STUB = "\ue000stub\ue000"
+_REMEMBERED = 256
+"""Maximum number of encoded texts that a chat keeps."""
+_Encoding = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], list[int]]
 _EMPTY_THINKING = re.compile(r"<think>\s*</think>\s*")
 
 
@@ -33,6 +36,8 @@ class Chat:
                 "a chat_template.jinja into the model folder"
             )
         self.tokenizer = tokenizer
+        self._memory: dict[bytes, list[int]] = {}
+        """Ids of the newest texts, by a digest of the messages and tools they were rendered from."""
         control = sorted((str(token) for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
         self._control = re.compile("|".join(re.escape(word) for word in control if len(word) > 1) or r"(?!)")
         question: list[Message] = [{"role": "user", "content": "question"}]
@@ -55,13 +60,11 @@ class Chat:
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the ids of a whole dialogue, up to the point at which the agent's turn begins."""
-        shielded, mark = self._shield(messages)
-        return self._encode(self._render(shielded, tools, prompt=True), mark)
+        return self._remembered(self._opening, messages, tools)
 
     def delta(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], last_id: int) -> list[int]:
         """Return the ids to append for new messages, up to the agent's next turn. `last_id` is the row's last token."""
-        shielded, mark = self._shield(messages)
-        ids = self._encode(self._delta_text(shielded, tools), mark)
+        ids = self._remembered(self._delta, messages, tools)
         # The sampled row has its own end of turn already, or another stop in its place.
         return ids[1:] if last_id in self.stops and ids[:1] == [self.end_of_turn] else ids
 
@@ -110,6 +113,27 @@ class Chat:
         row = prompt + response.removeprefix(self.opened_thinking) + delta
         # An empty think block that a template adds is ignored; the row keeps what was really sampled.
         return _EMPTY_THINKING.sub("", whole) == _EMPTY_THINKING.sub("", row)
+
+    def _remembered(
+        self, encode: _Encoding, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> list[int]:
+        """Return the ids that `encode` gives. Those of the newest texts are kept: a group's episodes share a prompt."""
+        asked = encode.__name__, hash(str(self.tokenizer.chat_template)), messages, tools
+        key = blake2b(repr(asked).encode("utf-8", "surrogatepass")).digest()
+        ids = self._memory.get(key)
+        if ids is None:
+            ids = self._memory[key] = encode(messages, tools)
+            if len(self._memory) > _REMEMBERED:
+                self._memory.pop(next(iter(self._memory)), None)
+        return list(ids)
+
+    def _opening(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        shielded, mark = self._shield(messages)
+        return self._encode(self._render(shielded, tools, prompt=True), mark)
+
+    def _delta(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        shielded, mark = self._shield(messages)
+        return self._encode(self._delta_text(shielded, tools), mark)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
         return rendered(self.tokenizer, messages, tools, prompt=prompt)

@@ -21,8 +21,8 @@ from palaestra.protocols import Arena, Completion, Request
 
 log = logging.getLogger("palaestra.agents")
 ReplyT = TypeVar("ReplyT")
-REPORT_SECONDS = 30.0
-"""Seconds of waiting for the arena after which the log names the slow calls, and the interval of later reports."""
+REPORT_SECONDS = 10.0
+"""Seconds of waiting for tools, servers or scores after which the log says so, and the interval of later reports."""
 _MAX_NAMED_CALLS = 3
 """Maximum number of slow calls that such a report names."""
 _ALTERNATION_SECONDS = 0.005
@@ -104,7 +104,8 @@ class _Table:
         self.exhausted = False
         self.hurried = 0
         self.waited = 0.0
-        """Seconds since the last report in which the loop waited for the arena and nothing was decoded."""
+        """Seconds since `reported` in which the loop waited and nothing was decoded here."""
+        self.reported = time.monotonic()
 
     def fill(self) -> bool:
         """Begin episodes in the free slots. Return False when all starts are played and no episode runs."""
@@ -116,7 +117,7 @@ class _Table:
                 break
             if start is None:
                 if not self.seats:
-                    time.sleep(_ALTERNATION_SECONDS)
+                    self._wait(lambda: time.sleep(_ALTERNATION_SECONDS))
                 return True
             slot = self.free.pop()
             self.seats[slot] = _Seat(start)
@@ -138,7 +139,9 @@ class _Table:
             return
         arena_busy = len(self.tickets) < len(self.seats)
         actions: dict[int, str] = {}
-        for completion in self.agent.engine.poll(_ALTERNATION_SECONDS if arena_busy else _IDLE_SECONDS):
+        engine, seconds = self.agent.engine, _ALTERNATION_SECONDS if arena_busy else _IDLE_SECONDS
+        remote = getattr(engine, "remote", False)
+        for completion in self._wait(lambda: engine.poll(seconds)) if remote else engine.poll(seconds):
             slot = self.tickets.pop(completion.ticket)
             seat = self.seats[slot]
             seat.ticket = None
@@ -192,21 +195,30 @@ class _Table:
         return events
 
     def _wait(self, call: Callable[[], ReplyT]) -> ReplyT:
-        """Call the arena and return the result. After every 30 s of waiting, log which tool calls are not answered."""
+        """Call what may wait and return its result. Log what is waited for, every 10 s while that takes most of the
+        time.
+        """
         began = time.monotonic()
         result = call()
-        self.waited += time.monotonic() - began
-        if not result and self.waited >= REPORT_SECONDS:
-            # Not every arena can name its calls.
-            stalls: Callable[[float], Sequence[Any]] = getattr(self.arena, "stalls", lambda share: [])
-            slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
-            more = len(slowest) - _MAX_NAMED_CALLS
-            calls = [*map(str, slowest[:_MAX_NAMED_CALLS]), *([f"and {more} more calls"] if more > 0 else [])]
-            outstanding = f"{len(self.seats) - len(self.tickets)} of {len(self.seats)} episodes"
-            begin = f"play has waited {self.waited:.0f} s for tools and environments of {outstanding}"
-            log.warning("%s", "; ".join([begin, *calls]))
-            self.waited = 0.0
+        now = time.monotonic()
+        self.waited += now - began
+        if self.waited >= REPORT_SECONDS:
+            log.warning("%s", f"play has waited {self.waited:.0f} s for {self._missing()}")
+        if self.waited >= REPORT_SECONDS or now - self.reported > 2 * REPORT_SECONDS:
+            self.waited, self.reported = 0.0, now
         return result
+
+    def _missing(self) -> str:
+        """Return as text what the loop waits for: the slowest calls by name, and answers of a server."""
+        # Not every arena can name its calls.
+        stalls: Callable[[float], Sequence[Any]] = getattr(self.arena, "stalls", lambda share: [])
+        slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
+        more = len(slowest) - _MAX_NAMED_CALLS
+        calls = [*map(str, slowest[:_MAX_NAMED_CALLS]), *([f"and {more} more calls"] if more > 0 else [])]
+        playing, asked = len(self.seats), len(self.tickets)
+        tools = f"tools and environments of {playing - asked} of {playing} episodes" if asked < playing else ""
+        server = f"the model's answers in {asked} of {playing} episodes" if asked else ""
+        return "; ".join([" and ".join(filter(None, (tools, server))) or "the scores of earlier episodes", *calls])
 
     def _continue(self, event: Event, seat: _Seat) -> None:
         """Request the agent's next turn from the engine, or end the episode if its row has no room for more tokens."""

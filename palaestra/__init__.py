@@ -1,7 +1,7 @@
 """palaestra: a gym where language-model agents practise with tools.
 
-Importing palaestra registers the ids of its suite, so that `gymnasium.make("palaestra/TwoHop-v0")` works. An
-environment, a model library or a tool is loaded only when it is used.
+Importing palaestra registers the ids of its suite and of installed packages, so that
+`gymnasium.make("palaestra/TwoHop-v0")` works. An environment, a model library or a tool is loaded only when it is used.
 """
 
 from importlib.util import find_spec
@@ -21,6 +21,7 @@ from palaestra.errors import (
     UnknownTask,
     UsageError,
 )
+from palaestra.installed import register_installed
 from palaestra.protocols import Arena, Completion, Engine, Request
 from palaestra.registry import arena, demonstrator, games, register, register_game, registered
 
@@ -86,3 +87,4 @@ if find_spec("tau2") is not None:  # tau2-bench, which has the tools and the tas
     register("palaestra/Tau2-v0", f"{_SUITE}.tau2:Tau2")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")
+register_installed()

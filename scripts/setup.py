@@ -1,4 +1,7 @@
-"""Make `.venv` and install palaestra with all its extras into it, pinned by constraints.txt: `make setup`.
+"""Make `.venv` and install palaestra with some of its extras into it, pinned by constraints.txt: `make setup`.
+
+What is always there is what the first hour needs. `make setup EXTRAS="code search"` installs more extras of
+pyproject.toml (`dev` is all of them), and what was once installed stays: extras add up, and follow their versions.
 
 Standard library only, and syntax that an old Python can still read, so that it can say it is too old.
 Which torch: one that python3 already has is kept (a GPU machine brings its own); otherwise a CPU build,
@@ -23,7 +26,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "palaestra-setup"
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = ".[dev]"
+FIRST_HOUR = ("train", "plot")
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 9)
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -34,17 +37,31 @@ VENV_REMEDY = "on Debian and Ubuntu: apt-get install python3-venv"
 def main():
     use_a_new_enough_python()
     wanted_torch = os.environ.get("PALAESTRA_TORCH", "").strip()
-    done = STAMP.read_text().split("\n", 1) if STAMP.is_file() and PYTHON.exists() else ["", ""]
-    if done[0] == fingerprint() and wanted_torch in ("", "keep", done[1]):
+    wanted_extras = {*FIRST_HOUR, *re.split(r"[\s,]+", " ".join(sys.argv[1:]).strip())} - {""}
+    done = STAMP.read_text().split("\n") if STAMP.is_file() and PYTHON.exists() else []
+    print_of, torch, extras = (*done, "", "", "")[:3]
+    extras = set(extras.split())
+    if print_of == fingerprint() and wanted_torch in ("", "keep", torch) and wanted_extras <= extras:
         say(".venv is up to date")
         return
-    STAMP.unlink(missing_ok=True)
+    require_known(wanted_extras)
     make_venv()
+    STAMP.unlink(missing_ok=True)
     pip("install", *constrained("setuptools"), doing="the build tool")
     install_torch(wanted_torch)
-    install_palaestra()
-    STAMP.write_text(fingerprint() + "\n" + wanted_torch)
+    extras = sorted(wanted_extras | extras)
+    install_palaestra(extras)
+    STAMP.write_text("\n".join((fingerprint(), wanted_torch or torch, " ".join(extras))))
     say("done; `make demo` shows what it is for, `make help` the rest")
+
+
+def require_known(extras):
+    """Stop if pyproject.toml has no such extra; pip would only warn."""
+    section = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    known = re.findall(r"^([\w-]+) = \[", section, re.MULTILINE)
+    unknown = sorted(extras - set(known))
+    if unknown:
+        stop("there is no extra named " + ", ".join(unknown), "the extras are " + ", ".join(known))
 
 
 def use_a_new_enough_python():
@@ -132,8 +149,8 @@ def install_torch(wanted):
     pip("install", "--no-deps", torch, doing=f"{torch} as the package index has it (gigabytes, with CUDA, on Linux)")
 
 
-def install_palaestra():
-    """The editable install with every extra. Whatever torch is there stays, and so may the versions it asks for."""
+def install_palaestra(extras):
+    """The editable install with these extras. Whatever torch is there stays, and so may the versions it asks for."""
     torch = venv_torch()
     rules = VENV / "constraints.txt"
     if torch.split("+")[0] == pins()["torch"]:
@@ -143,7 +160,8 @@ def install_palaestra():
         lines = [f"{name}=={version}\n" for name, version in pins().items() if normal(name) not in free]
         rules.write_text("".join(lines) + f"torch==={torch}\n")
     # Not isolated: the build uses the pinned setuptools and needs no second download.
-    pip("install", "--no-build-isolation", "-c", rules, "-e", EXTRAS, doing="palaestra and what it needs")
+    what = f"palaestra[{','.join(extras)}]"
+    pip("install", "--no-build-isolation", "-c", rules, "-e", f".{what[9:]}", doing=f"{what} and what it needs")
 
 
 def torch_requirements():
@@ -184,7 +202,8 @@ def pip(*arguments, doing, may_fail=False):
     """Run pip in `.venv`; on failure say what to do, unless the caller has another way."""
     say(f"installing {doing}")
     options = ("--disable-pip-version-check", "--retries", "10", "--timeout", "60")
-    command = [PYTHON, "-m", "pip", *options, arguments[0], "-qq", *arguments[1:]]
+    # Most modules are never imported: Python compiles the others when they are, which halves the time to install.
+    command = [PYTHON, "-m", "pip", *options, arguments[0], "-qq", "--no-compile", *arguments[1:]]
     if may_fail:
         done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True)
         if done.returncode != 0:

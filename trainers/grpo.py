@@ -18,6 +18,7 @@ from palaestra.record import Lesson
 from palaestra.trainers.audit.advantage_checks import advantage_findings, shape_findings
 from palaestra.trainers.audit.audit_findings import require
 from palaestra.trainers.audit.collapse import Collapse
+from palaestra.trainers.audit.solved import Solved
 from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.recipes import Recipe
@@ -74,7 +75,7 @@ def train(
         _report_begin(learner, on_progress)
         before = measure_before(run, learner)
         _report(run.notes, learner, on_progress)
-        collapse, due = Collapse(config.collapse), _saved_steps(learner)
+        collapse, solved, due = Collapse(config.collapse), Solved(run.metrics), _saved_steps(learner)
 
         with (
             closing(open_arena(config)) if arena is None else nullcontext(arena) as arena,
@@ -88,7 +89,7 @@ def train(
                     rollouts.pause()
                     with session.interruptible():
                         measure_on_the_way(run, learner, on_progress)
-                if learner.step == learner.steps or ends_early(run, learner, on_progress):
+                if learner.step == learner.steps or ends_early(run, learner, solved.now, on_progress):
                     break
 
                 with session.interruptible():
@@ -109,7 +110,7 @@ def train(
 
                     step_seconds = time.perf_counter() - began
                     metrics |= figures | {"time/learn": step_seconds - play_seconds, "step_time": step_seconds}
-                    note = "; ".join(filter(None, (_note(metrics), collapse.check(metrics))))
+                    note = "; ".join(filter(None, (_note(metrics), collapse.check(metrics), solved.check(metrics))))
                     step = Progress("grpo", learner.step, learner.steps, metrics, note, _with_lessons(batch, lessons))
 
                 try:

@@ -17,6 +17,9 @@ from palaestra.protocols import Completion
 class BackgroundEngine:
     """The requests without an answer, by ticket, and a queue of the answers from the event loop."""
 
+    remote = True
+    """The answers are made elsewhere: who polls waits for a server."""
+
     def __init__(self, name: str) -> None:
         self._background = BackgroundLoop(name)
         self._tickets = count()

@@ -41,6 +41,11 @@ class SeatedEngine:
         """Return the number of tokens that all engines have sampled."""
         return sum(engine.sampled for engine in self._engines)
 
+    @property
+    def remote(self) -> bool:
+        """Return whether any engine waits for a server."""
+        return any(getattr(engine, "remote", False) for engine in self._engines)
+
     def submit(self, request: Request) -> int:
         """Submit a request to the engine of its seat."""
         start = request.start

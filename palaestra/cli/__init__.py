@@ -10,10 +10,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from io import TextIOWrapper
 
 from palaestra.errors import PalaestraError, unknown_name
+from palaestra.loading import load
 
 # Two torch threads on a shared machine wait for each other and run several times slower than one.
 # Set before torch is loaded.
@@ -129,7 +129,7 @@ def _run(arguments: list[str]) -> int:
     try:
         with blaming():
             try:
-                status: int = import_module(_MODULES.get(name, f"palaestra.cli.{name}")).run(remaining)
+                status: int = load(_MODULES.get(name, f"palaestra.cli.{name}")).run(remaining)
             except ModuleNotFoundError as error:
                 extra = _EXTRAS.get((error.name or "").partition(".")[0])
                 if extra is None:

@@ -25,7 +25,7 @@ from palaestra.record import read
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.evaluation.during_training import evaluations_summary, measure, recalled
 from palaestra.trainers.evaluation.evaluate import Both
-from palaestra.trainers.experiments.controls import CONTROLS, Background, Control
+from palaestra.trainers.experiments.controls import Background, Control
 from palaestra.trainers.grpo import train
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.tracking import require_trackers
@@ -90,24 +90,24 @@ def _with_demonstrations(config: GRPOConfig) -> GRPOConfig:
 
 
 def _play(record: Run, config: GRPOConfig) -> None:
-    env_id, console = config.env.env_id, Console(stderr=True)
-    console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
-    with display() as on_progress:
-        config, pupil = start_cold(record, config, None, on_progress)
-    before = measure(record, config, pupil.local.agent, "before")
-    assert before is not None, "the demo has held-out tasks"
-    console.print(
-        f"   it uses its tool in {before.sampled.tool_share:.0%} of its episodes and is right in "
-        f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}. Without "
-        f"randomness it uses the tool in {before.greedy.tool_share:.0%} and is right in {before.greedy.success:.0%}"
-    )
     with Background() as background:
-        waiting = [background.submit(name, record.folder / "start", config) for name in CONTROLS]
+        env_id, console = config.env.env_id, Console(stderr=True)
+        console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
+        with display() as on_progress:
+            config, pupil = start_cold(record, config, None, on_progress)
+        background.start(record.folder / "start", config)
+        before = measure(record, config, pupil.local.agent, "before")
+        assert before is not None, "the demo has held-out tasks"
+        console.print(
+            f"   it uses its tool in {before.sampled.tool_share:.0%} of its episodes and is right in "
+            f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}. Without "
+            f"randomness it uses the tool in {before.greedy.tool_share:.0%} and is right in {before.greedy.success:.0%}"
+        )
         console.print("[bold]2. GRPO, with real tool calls[/bold] (the controls train beside it)")
         with display() as on_progress:
             deque(train(record, learner=new_learner(pupil.local, config), on_progress=on_progress), 0)
         console.print("[bold]3. The controls, from the same start[/bold]")
-        controls = [future.result() for future in waiting]
+        controls = background.results()
     _show(record, config, pupil, before, controls)
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # Every command prints; those that train alone need the setti
     from palaestra.trainers.run.progress import OnProgress, Progress
 
 _PLAIN_LINES = 10
-"""Number of lines that a stage prints if there is no terminal."""
+"""Number of lines that a stage prints at least."""
+_SILENT_SECONDS = 10.0
+"""Seconds after which the next step of a stage prints a line in any case."""
 _LIVE_ALONE = ("held-out",)
 """Stages that occur many times in a run, and whose end is reported by a note."""
 _DAY, _LONGEST = 86_400, 1e9
@@ -39,6 +41,7 @@ class _Pace:
     first: int
     began: float
     last_shown: int = 0
+    shown_at: float = 0.0
 
     def left(self, progress: "Progress") -> float | None:
         """Return the estimated seconds to the end of the stage; None before its first step."""
@@ -66,11 +69,12 @@ def display() -> "Iterator[OnProgress]":
         if progress.stage in _LIVE_ALONE:
             return
         due = progress.step // every != pace.last_shown // every or progress.step == progress.total
+        due = due or time.perf_counter() - pace.shown_at >= _SILENT_SECONDS
         first = (
             not pace.last_shown and "step_time" in progress.metrics
         )  # Its line shows how long the whole stage takes.
         if (due or first or "success_with_tool" in progress.metrics) and pace.last_shown != progress.step:
-            pace.last_shown = progress.step
+            pace.last_shown, pace.shown_at = progress.step, time.perf_counter()
             console.print(line, highlight=False, soft_wrap=True)
 
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -84,6 +88,7 @@ def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
         step_seconds = progress.metrics.get("step_time")
         now = time.perf_counter()
         pace = _Pace(progress.step, now) if step_seconds is None else _Pace(progress.step - 1, now - step_seconds)
+        pace.shown_at = pace.began
         paces[progress.stage] = pace
     return pace
 
@@ -95,7 +100,7 @@ def _line(progress: "Progress", left: float | None) -> str:
     if "num_tokens" in progress.metrics:
         rate = progress.metrics["num_tokens"] / max(1e-9, progress.metrics["step_time"])
         figures.append(f"{rate:,.0f} tokens/s")
-    end = "" if left is None or progress.step == progress.total else f"  {_until(left)}"
+    end = "" if left is None or left < 0.5 or progress.step == progress.total else f"  {_until(left)}"
     return f"{progress.stage:<14} {progress.step:>4}/{progress.total}  {'  '.join(figures)}{end}"
 
 

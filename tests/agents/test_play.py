@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from palaestra import Completion, ConfigError, Ending, Request
 from palaestra.agents import Agent, Conversation, TokenLimits, play
+from palaestra.agents.policies.table import SeatedEngine
 
 
 def run(arena, starts, engine=None, **options):
@@ -346,12 +347,12 @@ def test_an_ordered_arena_is_waited_for_even_while_the_engine_has_work():
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("names", [True, False])
 def test_while_tools_are_waited_for_the_log_says_at_intervals_for_which(monkeypatch, caplog, ordered, names):
-    """By a clock on which each look at the arena takes twenty seconds: every second look makes a line."""
+    """By a clock on which each look at the arena takes six seconds: every second look makes a line."""
     now, looks = [0.0], []
 
     class Slow(families.Talk):
         def recv(self, min_ready=1, timeout=None):
-            now[0] += 20.0
+            now[0] += 6.0
             looks.append(len(caplog.messages))
             return super().recv(min_ready, timeout)
 
@@ -369,6 +370,30 @@ def test_while_tools_are_waited_for_the_log_says_at_intervals_for_which(monkeypa
         arena.stalls = lambda share: [Stalled(at) for at in (1, 5, 3, 4)]
     assert len(list(play(Agent(families.Echo()), arena, families.starts(2)))) == 2
     assert len(looks) >= 14 and looks == [at // 2 for at in range(len(looks))]
-    line = "play has waited 40 s for tools and environments of 2 of 2 episodes"
+    line = "play has waited 12 s for tools and environments of 2 of 2 episodes"
     slowest = "".join(f"; search() has run {at} s" for at in (5, 4, 3)) + "; and 1 more calls"
     assert set(caplog.messages) == {line + slowest if names else line}
+
+
+@pytest.mark.parametrize("seats", [False, True])
+def test_while_a_server_or_scores_are_waited_for_the_log_says_so_too(monkeypatch, caplog, seats):
+    now, undecided = [0.0], [None] * 3
+
+    class Server(families.Echo):
+        remote = True
+
+        def poll(self, timeout=0.0):
+            now[0] += 6.0
+            return super().poll(timeout)
+
+    def sleep(seconds):
+        now[0] += 6.0
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(importlib.import_module("palaestra.agents.play"), "time", clock)
+    engine = Server(delay=4)
+    agent = Agent(SeatedEngine({"one": engine}) if seats else engine)
+    starts = (start and replace(start, seat="one") if seats else start for start in [*undecided, *families.starts(1)])
+    assert len(list(play(agent, families.Talk(1), starts))) == 1
+    assert caplog.messages[0] == "play has waited 12 s for the scores of earlier episodes"
+    assert caplog.messages[1].endswith(" s for the model's answers in 1 of 1 episodes")

@@ -104,6 +104,20 @@ def test_after_the_first_step_it_is_said_when_the_run_ends(capsys, monkeypatch):
     assert "held-out" not in err
 
 
+def test_a_line_is_printed_after_ten_seconds_of_silence_and_none_says_that_no_time_is_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("palaestra.cli.display.time.perf_counter", lambda: now[0])
+    with display() as show:
+        for step in range(1, 1000):
+            now[0] = step if step < 50 else 49 + step / 1000
+            show(Progress("sampled", step, 1000, {"rewards/success/mean": 0.5}))
+    lines = capsys.readouterr().err.splitlines()
+    steps = [int(line.split()[1].partition("/")[0]) for line in lines]
+    assert steps[:4] == [11, 21, 31, 41], "the tenth part is 100"
+    assert steps[4:] == list(range(100, 1000, 100))
+    assert not [line for line in lines if " 0 s left" in line]
+
+
 def test_a_step_shows_how_many_episodes_were_cut_if_these_are_more_than_a_tenth(capsys):
     with display() as show:
         for step, share in enumerate((0.1, 0.25), 1):

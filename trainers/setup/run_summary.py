@@ -57,4 +57,6 @@ def _evaluation(config: GRPOConfig) -> str:
         text += f" and every {how.eval_steps} steps"
     if how.early_stopping_patience:
         text += f"; ends after {how.early_stopping_patience} measurements without more success"
+    if how.stop_when:
+        text += f"; ends when it is {how.stop_when}"
     return text
