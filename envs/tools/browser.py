@@ -43,6 +43,7 @@ def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callabl
 class BrowserToolkit(BudgetedToolkit):
     """Base of toolkits on a browser. Settings are class attributes: a subclass changes them."""
 
+    namespace = "browser"
     window_tokens: int = 1024
     """Approximate number of tokens that are shown at a time."""
 
