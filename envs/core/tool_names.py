@@ -15,7 +15,7 @@ from typing import Any
 
 from palaestra.envs.core.tool import NAME_PATTERN, Tool
 from palaestra.envs.core.toolkit import Toolkit, tools_of
-from palaestra.errors import EnvironmentDefect
+from palaestra.errors import EnvironmentDefect, UsageError
 
 _MENTION = re.compile(r"\{([A-Za-z_]\w*)\.([A-Za-z_]\w*)\}")
 
@@ -43,15 +43,16 @@ class OfferedToolkit:
         return toolkit
 
     def _offered(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        where, rename, describe = f"offer({_name(self.make)})", dict(self.rename), dict(self.describe)
+        where, rename, describe = _name(self.make), dict(self.rename), dict(self.describe)
         offered: dict[str, Tool] = {}
         require_names((*rename, *describe), tools, where)
-        for old in chosen(tools, self.allow, self.hide, where):
-            new = rename.get(old, self.prefix + old)
+        new_names = {old: rename.get(old, self.prefix + old) for old in chosen(tools, self.allow, self.hide, where)}
+        for old, new in new_names.items():
             if new in offered or not re.fullmatch(NAME_PATTERN, new):
                 problem = "two tools would have this name" if new in offered else "it is no name of a tool"
-                raise EnvironmentDefect(f"{where}: {old!r} cannot be called {new!r}, for {problem}; choose another")
-            offered[new] = _retitled(tools[old], new, describe.get(old))
+                raise UsageError(f"{where}: {old!r} cannot be called {new!r}, for {problem}; choose another")
+            text = describe.get(old) or _with_new_names(tools[old].schema["function"]["description"], new_names)
+            offered[new] = _retitled(tools[old], new, text)
         return offered
 
 
@@ -73,20 +74,31 @@ def offer(
     return OfferedToolkit(toolkit, None if allow is None else tuple(allow), tuple(hide), prefix, renames, texts)
 
 
+def _with_new_names(text: str, new_names: Mapping[str, str]) -> str:
+    """Return a description with the tools' new names. A name that could be a plain word, such as `open`, is replaced
+    only in quotes or before a bracket."""
+    for old, new in new_names.items():
+        name = rf"(?<![\w-]){re.escape(old)}(?![\w-])"
+        if old.isalpha() and old.islower():
+            name = rf"(?<=[`'\"]){re.escape(old)}(?=[`'\"])|{name}(?=\()"
+        text = re.sub(name, lambda _, new=new: new, text) if old != new else text
+    return text
+
+
 def chosen(names: Iterable[str], allow: Collection[str] | None, hide: Collection[str], owner: str) -> list[str]:
-    """Return the names that are in `allow` and not in `hide`; raise EnvironmentDefect for an unknown name there."""
+    """Return the names that are in `allow` and not in `hide`; raise UsageError for an unknown name there."""
     known = list(names)
     require_names((*(allow or ()), *hide), known, owner)
     return [name for name in (known if allow is None else dict.fromkeys(allow)) if name not in hide]
 
 
 def require_names(wanted: Iterable[str], known: Collection[str], owner: str) -> None:
-    """Raise EnvironmentDefect, with the closest match, if a wanted tool is unknown."""
+    """Raise UsageError, with the closest match, if a wanted tool is unknown."""
     for name in wanted:
         if name not in known:
             close = get_close_matches(name, known, n=1)
             hint = f"is {close[0]!r} meant?" if close else f"it has {', '.join(known)}"
-            raise EnvironmentDefect(f"{owner} has no tool {name!r}; {hint}")
+            raise UsageError(f"{owner} has no tool {name!r}; {hint}")
 
 
 def settled(toolkits: Sequence[Any]) -> list[Any]:
@@ -159,11 +171,10 @@ def _name(make: Any) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _retitled(tool: Tool, name: str, description: str | None) -> Tool:
-    """Return the tool with this name and description (None: its own); the same object for the same values."""
+def _retitled(tool: Tool, name: str, description: str) -> Tool:
+    """Return the tool with this name and description; the same object for the same values."""
     function = tool.schema["function"]
-    given = function["description"] if description is None else description
-    if (name, given) == (tool.name, function["description"]):
+    if (name, description) == (tool.name, function["description"]):
         return tool
-    changed = {**function, "name": name, "description": given}
+    changed = {**function, "name": name, "description": description}
     return replace(tool, name=name, schema={**tool.schema, "function": changed})
