@@ -13,6 +13,7 @@ from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.space import TextSpace
 from palaestra.envs.core.tasks import ProceduralTasks
 from palaestra.envs.core.tool import tool
+from palaestra.envs.core.tool_names import offer
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.data.task_files import load_tasks
 from palaestra.envs.rewards.progressive import RewardStage, StagedReward
@@ -39,5 +40,6 @@ __all__ = [
     "Toolkit",
     "conversation",
     "load_tasks",
+    "offer",
     "tool",
 ]

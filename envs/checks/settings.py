@@ -41,7 +41,7 @@ def require_known(kind: type, base: type, settings: Sequence[str]) -> None:
 def require_given(spec: Spec) -> None:
     """Require that every tool of a game, including those of toolkits, belongs to a seat."""
     author = spec.author
-    kits = [name for make in author.toolkits for name in tools_of(make)]
+    kits = [name for make in spec.toolkits for name in tools_of(make)]
     seat_tool_names = {name for names in author.seat_tools.values() for name in names}
     for name in (*author._tools, *kits):
         require(

@@ -12,6 +12,7 @@ from palaestra import formats
 from palaestra.envs.core.scoring import check_declared, is_number
 from palaestra.envs.core.tasks import check_split
 from palaestra.envs.core.tool import check_attributes
+from palaestra.envs.core.tool_names import ToolNames, settled
 from palaestra.envs.core.toolkit import Toolkit, check_toolkits, merge
 from palaestra.errors import EnvironmentDefect, UsageError
 
@@ -54,8 +55,8 @@ def check_class(cls: Any, base: type) -> None:
     check_values(cls)
     formats.get(cls.format)
     check_toolkits(cls.__name__, cls.toolkits)
-    kits = [kit for kit in cls.toolkits if isinstance(kit, type) and issubclass(kit, Toolkit)]
-    _check_seats(cls, merge(cls.__name__, cls._tools, [(kit.__name__, kit.tools) for kit in kits]))
+    kits = settled([kit for kit in cls.toolkits if isinstance(kit, type) and issubclass(kit, Toolkit)])
+    _check_seats(cls, merge(cls.__name__, cls._tools, ToolNames(cls.__name__, kits).tools()))
 
 
 def check_values(owner: Any) -> None:

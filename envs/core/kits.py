@@ -37,7 +37,7 @@ class Kits:
         """Create the toolkits on the first call, and return them."""
         if self.instances is None:
             kits: list[tuple[Seat, Toolkit]] = []
-            for make in self.spec.author.toolkits:
+            for make in self.spec.toolkits:
                 first = make()
                 kits.append((self.spec.seats[0] if first.per_seat else None, first))
                 if first.per_seat:

@@ -5,6 +5,7 @@ All Machines that play the object share one Spec, so that a thousand idle slots 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import Any
@@ -15,7 +16,8 @@ from palaestra.envs.core.declared import DEADLINES, check_values
 from palaestra.envs.core.state import Dialogue, EpisodeState, Seat, episode_of
 from palaestra.envs.core.tasks import check_task
 from palaestra.envs.core.tool import Tool
-from palaestra.envs.core.toolkit import check_toolkits, merge, tools_of
+from palaestra.envs.core.tool_names import ToolNames, settled
+from palaestra.envs.core.toolkit import check_toolkits, merge
 from palaestra.envs.running.work import Conditions, WorkMode
 from palaestra.episode import Message, Start, Task
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -58,11 +60,14 @@ class Spec:
         self.owner = type(author).__name__
         self.seats: tuple[Seat, ...] = author.seats or (None,)
         self.solo = not author.seats
-        self.system = {seat: author.system if isinstance(author.system, str) else author.system.get(str(seat), "")
-                       for seat in self.seats}  # fmt: skip
         check_toolkits(self.owner, author.toolkits)
-        kits = [(getattr(make, "__name__", type(make).__name__), tools_of(make)) for make in author.toolkits]
-        tools = merge(self.owner, author._tools, kits)
+        self.toolkits = settled(author.toolkits)
+        """Factories of the toolkits, after tools of the same name were told apart."""
+        self._names = ToolNames(self.owner, self.toolkits)
+        systems = {seat: author.system if isinstance(author.system, str) else author.system.get(str(seat), "")
+                   for seat in self.seats}  # fmt: skip
+        self.system = {seat: self._names.write(text) for seat, text in systems.items()}
+        tools = merge(self.owner, author._tools, self._names.tools())
         self.offers = {seat: _offer(tuple(self._tools_of(seat, tools))) for seat in self.seats}
         self.inline = all(tool.mode is WorkMode.INLINE for tool in tools.values())
         """True if no tool waits."""
@@ -92,7 +97,7 @@ class Spec:
                     f"{self.owner}.task_set({self.author.split!r}) is empty; expected at least one Task"
                 )
             if isinstance(tasks, list | tuple):  # Give ids once, and not again in every episode.
-                tasks = [check_task(self.owner, task, f"{self.author.split}/{at}") for at, task in enumerate(tasks)]
+                tasks = [self._checked(task, at) for at, task in enumerate(tasks)]
             self._tasks = tasks
         return self._tasks
 
@@ -101,7 +106,7 @@ class Spec:
         tasks = self.tasks
         if not 0 <= index < len(tasks):
             raise UsageError(f"task {index} does not exist; {self.name} has tasks 0 to {len(tasks) - 1}")
-        return check_task(self.owner, tasks[index], f"{self.author.split}/{index}")
+        return self._checked(tasks[index], index)
 
     def start_of(self, starts: Mapping[Seat, Start]) -> Start:
         """Check that there is a start for each seat, and that all agree in task and seed; return one of them."""
@@ -128,6 +133,11 @@ class Spec:
                 messages += start.prefix
             seats[seat] = Dialogue(start, slots.get(seat, 0), messages, self.offers[seat].schemas)
         return EpisodeState(self.name, problem, start.seed, episode_of(self.author, problem, start.seed), seats)
+
+    def _checked(self, task: Task, index: int) -> Task:
+        task = check_task(self.owner, task, f"{self.author.split}/{index}")
+        prompt = self._names.write(task.prompt)
+        return task if prompt == task.prompt else replace(task, prompt=prompt)
 
     def _tools_of(self, seat: Seat, tools: Mapping[str, Tool]) -> Iterable[Tool]:
         if self.solo:

@@ -23,14 +23,14 @@ from palaestra.errors import EnvironmentDefect, ToolError
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__palaestra_tool__"
 _TIMEOUT = 30.0
-_NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 
 @checked(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class ToolOptions:
     """Options of `@tool`; each value is checked when the tool is defined."""
 
-    name: Annotated[str, Field(pattern=_NAME)] | None = None
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     blocking: bool = False
     process: bool = False

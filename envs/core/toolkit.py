@@ -4,7 +4,7 @@ An environment names them in `toolkits`. Each running episode has its own instan
 close when it ends. Left out: taking snapshots of whole episodes (`branches`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, ClassVar
@@ -30,11 +30,22 @@ class Toolkit:
     tools: ClassVar[dict[str, Tool]] = {}
     per_seat: ClassVar[bool] = False
     """In a game: whether each seat has an instance of its own, or all share one."""
+    namespace: ClassVar[str] = ""
+    """What is put before a tool's name, with a "_", if another toolkit of the environment has a tool of the same name;
+    "" makes this an error."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = collect(cls)
         check_attributes(cls, cls.tools, Toolkit)
+
+    def set_tools(self, tools: Mapping[str, Tool]) -> None:
+        """Replace the tools of the class by these, for this instance only."""
+        object.__setattr__(self, "tools", tools)
+
+    def name_of(self, method: str) -> str:
+        """Return the name under which the agent may call a method, for results that mention a tool."""
+        return next((name for name, tool in self.tools.items() if tool.attribute == method), method)
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """Prepare the toolkit for an episode. An exception ends the episode BROKEN, since the agent has not acted yet.
@@ -80,14 +91,15 @@ def check_toolkits(owner: str, toolkits: object) -> None:
             raise EnvironmentDefect(f"{owner}.toolkits has {maker!r:.60}; {expected}")
 
 
-def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mapping[str, Tool]]]) -> dict[str, Tool]:
+def merge(owner: str, tools: Mapping[str, Tool], kits: Iterable[tuple[str, Mapping[str, Tool]]]) -> dict[str, Tool]:
     """Return the environment's and its toolkits' tools by name; raise EnvironmentDefect if two have the same name."""
     table = dict(tools)
     for kit, offered in kits:
         for name, tool in offered.items():
             if name in table:
                 raise EnvironmentDefect(
-                    f"{owner} has two tools named {name!r}, one of them in {kit}; rename one with @tool(name=...)"
+                    f"{owner} has two tools named {name!r}, one of them in {kit}; rename one with @tool(name=...), or "
+                    f"with palaestra.envs.offer({kit}, rename={{{name!r}: ...}})"
                 )
             table[name] = tool
     return table
@@ -95,7 +107,7 @@ def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mappi
 
 def tools_of(make: Any) -> Mapping[str, Tool]:
     """Return the tools of a toolkit class, or of the toolkit that a function makes; the function is called for this."""
-    if isinstance(make, partial) and isinstance(make.func, type):
+    if isinstance(make, partial) and hasattr(make.func, "tools"):
         make = make.func
     tools: Mapping[str, Tool] | None = getattr(make, "tools", None)
     return make().tools if tools is None else tools

@@ -1,9 +1,9 @@
 """Wrapper process around an external server: when our process ends for any reason, all that the server started ends.
 
 It is started as a file, and imports only the standard library: `leash.py PARENT COMMAND...`; PARENT is our process id.
-The command uses the wrapper's standard input and output. Only the end of its standard error is kept, and written when
-the command ends, so that a long log fills no pipe. The command's processes end when it or our process ends, unless they
-leave their process group. Left out: the messages to the server.
+The command uses the wrapper's standard input and output. Our standard error is a file, which always holds the end of
+what the command wrote to its own, so a long log fills neither a pipe nor the file. The command's processes end when it
+or our process ends, unless they leave their process group. Left out: the messages to the server.
 """
 
 import ctypes
@@ -26,7 +26,6 @@ def main() -> None:
     tail = bytearray()
 
     def stopped(*_: object) -> None:
-        os.write(2, tail)
         end_all()
 
     signal.signal(signal.SIGTERM, stopped)
@@ -47,7 +46,7 @@ def main() -> None:
     status = child.wait()
     listener.join(0.5)
     last = bytes(tail).decode(errors="replace").strip()
-    os.write(2, "; ".join(filter(None, (f"it ended with status {status}", last))).encode())
+    write("\n".join(filter(None, (f"it ended with status {status}", last))).encode())
     end_all()
 
 
@@ -56,6 +55,13 @@ def listen(stream: IO[bytes], tail: bytearray) -> None:
     while part := os.read(stream.fileno(), 2**16):
         tail += part
         del tail[:-TOLD_BYTES]
+        write(tail)
+
+
+def write(text: bytes | bytearray) -> None:
+    """Replace the content of the file that is our standard error."""
+    os.ftruncate(2, 0)
+    os.pwrite(2, text, 0)
 
 
 def end_all() -> None:

@@ -20,8 +20,7 @@ WebWalkerQA do.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -30,9 +29,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from palaestra.endpoint import EndpointConfig
-from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit, tool
+from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit, offer
 from palaestra.envs.core.backends import Where
-from palaestra.envs.core.tool import Tool
+from palaestra.envs.core.tool_names import OfferedToolkit
 from palaestra.envs.core.toolkit import tools_of
 from palaestra.envs.data.research_files import holds_research, image_bytes, read_research
 from palaestra.envs.rewards.answer import MARK, final_answer, reading
@@ -42,7 +41,7 @@ from palaestra.envs.rewards.quotation import token_f1
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.demonstrations import call, question_of, replies_of
 from palaestra.envs.suite.research_tables import LEAST, MOST, draw, file_of, read_question
-from palaestra.envs.suite.search_qa import WorldSearch, searching
+from palaestra.envs.suite.search_qa import searching
 from palaestra.envs.suite.search_qa_world import check_world
 from palaestra.envs.tools.browse import Browse
 from palaestra.envs.tools.browser import WebBrowser, in_browser
@@ -50,13 +49,9 @@ from palaestra.envs.tools.file_reader import FileReader
 from palaestra.envs.tools.media import AudioToText, ImageToText
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
-from palaestra.envs.tools.search import Search
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.options import SERVICE
-
-CALL_SECONDS = 60.0
-"""Timeout of a search call in seconds; longer than any timeout inside the search."""
 
 
 class QuestionFiles(Toolkit):
@@ -94,67 +89,15 @@ class Listener(QuestionFiles, AudioToText):
     """Lets a served model transcribe the question's recordings."""
 
 
-class Library(Search):
-    """Search with tool names that differ from those of a browser."""
-
-    @tool(timeout=CALL_SECONDS)
-    async def search(self, query: str, topn: int = 5) -> str:
-        """Search for documents. Results are numbered.
-
-        Args:
-            query: the words to search for.
-            topn: how many results.
-        """
-        return await self.run_search(query, topn)
-
-    @tool(name="read_document", timeout=CALL_SECONDS)
-    async def open(self, id: str, line: int = 1, lines: int | None = None) -> str:
-        """Read a document that search has found.
-
-        Args:
-            id: its number in the results, or its id.
-            line: the line to begin at.
-            lines: how many lines; as many as fit if not given.
-        """
-        return await self.run_open(id, line, lines)
-
-    @tool(name="find_in_document", timeout=CALL_SECONDS)
-    async def find(self, pattern: str) -> str:
-        """Find the lines of the document read last that hold some words.
-
-        Args:
-            pattern: the words, as they stand there; in any case.
-        """
-        return await self.run_find(pattern)
+LIBRARY = partial(
+    offer,
+    rename={"open": "read_document", "find": "find_in_document"},
+    describe={"find": "Find the lines of the document read last that hold some words."},
+)
+"""Gives a search's tools names that differ from those of a browser."""
 
 
-class WorldLibrary(Library, WorldSearch):
-    """A `Library` that searches the generated world."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offering:
-    """A factory of toolkits that offers only the named tools."""
-
-    make: Callable[[], Toolkit]
-    names: Collection[str]
-
-    def _named(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        return {name: tool for name, tool in tools.items() if name in self.names}
-
-    @property
-    def tools(self) -> Mapping[str, Tool]:
-        """The tools that are offered."""
-        return self._named(tools_of(self.make))
-
-    def __call__(self) -> Toolkit:
-        """Return a new toolkit with only the named tools."""
-        toolkit = self.make()
-        object.__setattr__(toolkit, "tools", self._named(toolkit.tools))  # This replaces the tools of the class.
-        return toolkit
-
-
-def offering(tools: Sequence[str] | str, toolkits: Sequence[Callable[[], Toolkit]]) -> tuple[Offering, ...]:
+def offering(tools: Sequence[str] | str, toolkits: Sequence[Callable[[], Toolkit]]) -> tuple[OfferedToolkit, ...]:
     """Return factories of these toolkits with only the named tools. A toolkit without any of them is left out."""
     names = [name.strip() for name in tools.split(",")] if isinstance(tools, str) else list(tools)
     valid = [name for make in toolkits for name in tools_of(make)]
@@ -165,7 +108,8 @@ def offering(tools: Sequence[str] | str, toolkits: Sequence[Callable[[], Toolkit
                 f"tools names {name!r:.80}, which is not offered with these options; did you mean {close!r}? There are "
                 f"{', '.join(valid)}; browse and image2text need model=, audio2text speech=, a browser's tools browser="
             )
-    return tuple(kit for kit in (Offering(make, names) for make in toolkits) if kit.tools)
+    own = [(make, [name for name in tools_of(make) if name in names]) for make in toolkits]
+    return tuple(offer(make, allow=allowed) for make, allowed in own if allowed)
 
 
 class Research(ToolEnv):
@@ -207,7 +151,7 @@ class Research(ToolEnv):
         self.world = check_world("full", None, world_seed)
         reads, hears = _served("model", model), _served("speech", speech)
         toolkits: list[Callable[[], Toolkit]] = [
-            *searching(search, self.world, tasks, Library, WorldLibrary),
+            *map(LIBRARY, searching(search, self.world, tasks)),
             *in_sandbox(sandbox, partial(QuestionPython, folder=self.folder)),
             partial(QuestionFileReader, folder=self.folder),
         ]

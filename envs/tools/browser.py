@@ -29,6 +29,8 @@ from palaestra.errors import Broken, ToolError
 
 START_SECONDS = 60.0
 """Seconds that the outer timeout leaves beyond the time of a call, so that no page exceeds it."""
+MAX_VISITED = 1000
+"""Maximum number of visited pages that the final state names; later ones are left out."""
 MAX_URL = 300
 """Maximum characters of an address that are shown."""
 PageAction = Callable[[BrowserSession, float], Awaitable[Page]]
@@ -43,6 +45,7 @@ def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callabl
 class BrowserToolkit(BudgetedToolkit):
     """Base of toolkits on a browser. Settings are class attributes: a subclass changes them."""
 
+    namespace = "browser"
     window_tokens: int = 1024
     """Approximate number of tokens that are shown at a time."""
 
@@ -82,7 +85,7 @@ class ReadingBrowser(BrowserToolkit):
         """Open a new tab. The agent's first call loads the first page."""
         self.close()
         self.served, self._home, self.usage = self.sites(task), self.home(task), BudgetUsage()
-        self._begin(self._browser().session(self.served), None, 1)
+        self._begin(self._browser().session(self.served), None, 1, [])
 
     def close(self) -> None:
         """Close the tab."""
@@ -90,15 +93,19 @@ class ReadingBrowser(BrowserToolkit):
         if session is not None:
             session.close()
 
+    def final(self) -> Mapping[str, Any]:
+        """Return the addresses that were visited, in order; a subclass adds the state of its sites."""
+        return {"browser": {"visited": list(self._visited)}}
+
     def snapshot(self) -> Any:
-        """Return sites, budgets, tab, page and window."""
-        return self.served, self._home, self.usage, self._tab.snapshot(), self._page, self._first
+        """Return sites, budgets, tab, page, window and visited addresses."""
+        return self.served, self._home, self.usage, self._tab.snapshot(), self._page, self._first, list(self._visited)
 
     def restore(self, state: Any) -> None:
         """Continue from a snapshot."""
         self.close()
-        self.served, self._home, self.usage, tab, page, first = state
-        self._begin(self._browser().restore(tab), page, first)
+        self.served, self._home, self.usage, tab, page, first, visited = state
+        self._begin(self._browser().restore(tab), page, first, list(visited))
 
     @tool
     async def open(self, url: str = "") -> str:
@@ -186,6 +193,7 @@ class ReadingBrowser(BrowserToolkit):
             if on_page:
                 await self._shown(seconds)
             before, self._page = self._page, await action(self._tab, seconds)
+            self._visit(self._page)
             same = before is not None and before.url == self._page.url and before.title == self._page.title
             self._first = min(self._first, max(len(self._page.lines), 1)) if same else 1
             return self._text(self._page)
@@ -220,11 +228,17 @@ class ReadingBrowser(BrowserToolkit):
                 raise ToolError("no page is open; open an address first")
             try:
                 self._page = await self._tab.open(self._home, seconds)
+                self._visit(self._page)
             except ToolError as error:
                 if seconds < self.call_seconds:  # The agent has used up its budget.
                     raise
                 raise Broken(f"the page where the episode begins is gone: {error}") from error
         return self._page
+
+    def _visit(self, page: Page) -> None:
+        url = page.url[:MAX_URL]
+        if self._visited[-1:] != [url] and len(self._visited) < MAX_VISITED:
+            self._visited.append(url)
 
     def _text(self, page: Page) -> str:
         """Return the text for the agent: title, address, note, and a window of the page."""
@@ -238,14 +252,15 @@ class ReadingBrowser(BrowserToolkit):
         assert self._session is not None
         return self._session
 
-    def _begin(self, session: BrowserSession, page: Page | None, first: int) -> None:
-        self._session, self._page, self._first = session, page, first
+    def _begin(self, session: BrowserSession, page: Page | None, first: int, visited: list[str]) -> None:
+        self._session, self._page, self._first, self._visited = session, page, first, visited
         self._turn = asyncio.Lock()
 
     _home: str = ""
     _page: Page | None = None
     _first: int = 1
     """First line of the window."""
+    _visited: list[str]
     _turn: asyncio.Lock
 
 

@@ -43,10 +43,6 @@ class BudgetedToolkit(Toolkit):
 
     usage: BudgetUsage = BudgetUsage()
 
-    def set_tools(self, tools: Mapping[str, Tool]) -> None:
-        """Replace the tools of the class by these, for this instance only."""
-        object.__setattr__(self, "tools", tools)
-
     def never_waits(self) -> None:
         """Let this instance's tools run without an event loop: their service works in this process and never waits.
 

@@ -22,6 +22,7 @@ from palaestra.endpoint.background import BackgroundLoop
 from palaestra.endpoint.config import Secret, address_of
 from palaestra.envs.running import leash
 from palaestra.envs.running.lifetime import close_at_exit
+from palaestra.envs.tools.mcp_failures import CLOSED, ENDED, last_words, start_failure
 from palaestra.errors import Broken, ToolError, UsageError
 
 START_SECONDS = 30.0
@@ -30,10 +31,11 @@ CLOSE_SECONDS = 8.0
 GRACE_SECONDS = 5.0
 """Seconds of our timeout beyond that of the SDK."""
 MAX_PAGES = 50
-_CLOSED = "Connection closed"
-"""Error message of the SDK for a connection that has ended."""
 _READS = 20
 _SHOWN = 500
+SILENT_SECONDS = 5.0
+"""Seconds of a start after which a server that has not answered yet is reported."""
+log = logging.getLogger("palaestra.mcp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class McpServer:
 class McpSession:
     """A connection. Its methods may be used from any thread or loop."""
 
-    def __init__(self, server: McpServer, stateful: bool) -> None:
+    def __init__(self, server: McpServer, stateful: bool = True) -> None:
         """`stateful`: over HTTP, use the older handshake, which gives this connection its own session on the server."""
         self.server, self.stateful = server, stateful
         self._task: asyncio.Task[None] | None = None
@@ -105,7 +107,7 @@ class McpSession:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
                 return await client.call_tool(name, dict(arguments), read_timeout_seconds=seconds)
         except MCPError as error:
-            if error.message != _CLOSED:  # Other errors have the same number.
+            if error.message != CLOSED:  # Other errors have the same number.
                 raise ToolError(error.message[:_SHOWN]) from None
             why = await self._why(error)
             await self._close()  # The next call opens another connection.
@@ -157,7 +159,7 @@ class McpSession:
                 raise TimeoutError
         except BaseException as error:
             if not client.done():
-                client.set_exception(Broken(f"{self.server} does not start: {await self._why(error)}"))
+                client.set_exception(Broken(f"{self.server} does not start: {await self._why(error, True)}"))
                 client.exception()  # Marks the exception as retrieved if no caller waits.
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -178,6 +180,9 @@ class McpSession:
         server, transport = self.server, None
         # The imports above take seconds of their own. With asyncio's timeout the SDK would leave the program running.
         start = stack.enter_context(move_on_after(server.start_seconds))
+        wait = SILENT_SECONDS if server.start_seconds > SILENT_SECONDS else math.inf
+        silent = asyncio.get_running_loop().call_later(wait, self._report_silence)
+        stack.callback(silent.cancel)
         if server.command:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed where the connection ends)
             program = str(Path(leash.__file__).resolve())
@@ -195,6 +200,7 @@ class McpSession:
         mode = "legacy" if self.stateful and server.url else "auto"
         client = await stack.enter_async_context(Client(transport, mode=mode, cache=None))
         start.deadline = math.inf
+        silent.cancel()
         # The SDK would check each result by a schema of the server's, in this process and without a timeout.
         client.session.validate_tool_result = _not_checked  # type: ignore[method-assign]
         return client
@@ -208,19 +214,22 @@ class McpSession:
             task.cancel()
         self._task = None
 
-    async def _why(self, error: BaseException) -> str:
+    async def _why(self, error: BaseException, starts: bool = False) -> str:
         """Return the innermost cause of an error, and the last output of the program on standard error."""
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        if isinstance(error, TimeoutError):
-            reason = f"no answer within {self.server.start_seconds:g} s; raise start_seconds for a slow one"
         for _ in range(_READS if self._stderr is not None else 1):  # Its leash writes as it ends.
-            if written := self._written():
-                reason = written if _CLOSED in reason else f"{reason}; {written}"
+            if self._written().startswith(ENDED):
                 break
             await asyncio.sleep(0.05)
-        return " ".join(reason.split())[: 3 * _SHOWN]
+        return start_failure(error, self._written(), self.server.start_seconds, starts and bool(self.server.url))
+
+    def _report_silence(self) -> None:
+        words = last_words(self._written()) or "it has written nothing to standard error"
+        log.warning(
+            "%s has not answered for %g s: %s; waiting up to %g s (start_seconds)",
+            self.server, SILENT_SECONDS, words, self.server.start_seconds,
+        )  # fmt: skip
 
     def _written(self) -> str:
         """Return the program's output on standard error."""

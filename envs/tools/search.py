@@ -55,6 +55,7 @@ class _Page:
 class Search(BudgetedToolkit):
     """Searches an index. A subclass changes settings: `class Mine(Search): max_calls = 4`."""
 
+    namespace = "search"
     most_results: int = 10
     """Maximum number of results of one search, whatever number the agent requests."""
     snippet_chars: int = 400
@@ -100,7 +101,7 @@ class Search(BudgetedToolkit):
 
     @tool(timeout=_LATER_SECONDS)
     async def search(self, query: str, topn: int = 5) -> str:
-        """Search for documents. Results are numbered; read one with open.
+        """Search for documents. Results are numbered; read one with {Search.open}.
 
         Args:
             query: the words to search for.
@@ -161,7 +162,7 @@ class Search(BudgetedToolkit):
     async def run_find(self, pattern: str) -> str:
         """Return the numbered lines of the open document that contain a text."""
         if self._page is None:
-            raise ToolError("no document is open; open one of the results first")
+            raise ToolError(f"no document is open; read one of the results with {self.name_of('open')} first")
         self.admit()
         return f"{self._page.heading}\n{find(self._page.lines, pattern)}"
 

@@ -15,6 +15,7 @@ TOOLS = {
     "echo": TEXT, "count": {"type": "object"}, "die": {"type": "object"}, "hang": {"type": "object"},
     "fail": {"type": "object"}, "flood": {"type": "object"}, "picture": {"type": "object"}, "data": {"type": "object"},
 }  # fmt: skip
+DESCRIPTIONS = {}
 HOSTILE = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
 """A schema of results, which whoever checks them by it never comes to an end with."""
 STUBBORN = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; time.sleep(600)"
@@ -42,12 +43,17 @@ def answer(method, params):
         about = {"name": "plain", "version": "1"}
         return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
     if method == "tools/list":
-        tools = [{"name": name, "inputSchema": schema} for name, schema in TOOLS.items()]
+        tools = [
+            {"name": name, "description": DESCRIPTIONS.get(name, ""), "inputSchema": TOOLS[name]} for name in TOOLS
+        ]
         return {"tools": [tool | ({"outputSchema": HOSTILE} if tool["name"] == "data" else {}) for tool in tools]}
     if method == "tools/call":
         if params["name"] == "data":
             return {"content": [], "structuredContent": {"a": "a" * 40 + "!"}}
-        content = called(params["name"], params.get("arguments") or {})
+        try:
+            content = called(params["name"], params.get("arguments") or {})
+        except ValueError as error:
+            return {"content": [{"type": "text", "text": str(error)}], "isError": True}
         return {"content": content, "isError": params["name"] == "fail"}
     return None
 
