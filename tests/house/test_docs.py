@@ -194,7 +194,7 @@ def test_every_setting_has_a_row_and_words() -> None:
 
 
 def test_what_a_run_can_be_told_has_rows_of_settings_that_exist() -> None:
-    page = (ROOT / "docs" / "train.md").read_text("utf-8")
+    page = (ROOT / "docs" / "coming_from.md").read_text("utf-8")
     section = page.partition("beside TRL and verl\n")[2].partition("\n## ")[0]
     rows = [cells[1:-1] for line in section.splitlines() if len(cells := line.split("|")) > 2]
     assert len(rows) > 30
