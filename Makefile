@@ -68,8 +68,9 @@ bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
 
-docs: setup  ## write docs/configuration.md anew from the source
+docs: setup  ## the documentation as a site in build/docs, and docs/configuration.md anew, from the source
 	@$(PY) scripts/reference.py
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
 
 pictures: setup  ## the two pictures of the front page, from a real run; RUN=FOLDER: from that demo
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) scripts/pictures.py $(RUN)
