@@ -23,7 +23,13 @@ CHAPTERS = {
     "Environments": ("write_an_environment", "sandbox", "search_tool", "browser", "tools"),
     "Training": ("train", "task_data", "scale", "engines", "analysis"),
     "Research": ("your_own_parts", "reward_model", "reagent", "papers", "study", "benchmarks"),
-    "Look up": (*(f"reference/{room.rpartition('.')[2]}" for room in ROOMS), "configuration", "trust", "dependencies"),
+    "Look up": (
+        *(f"reference/{room.rpartition('.')[2]}" for room in ROOMS),
+        "genindex",
+        "configuration",
+        "trust",
+        "dependencies",
+    ),
 }
 
 project = "palaestra"
@@ -32,6 +38,7 @@ html_title = f"palaestra {palaestra.__version__}"
 html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False
+html_domain_indices = False
 html_show_search_summary = False  # Summaries are fetched, which a page on disk may not do.
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = ["pictures"]
@@ -58,6 +65,8 @@ def reference(room: str) -> str:
     """Return the directives of a package's page: what it exports, and what the pages import from its modules."""
     twice = ", ".join(palaestra.__all__) if room != "palaestra" else ""
     parts = [f".. automodule:: {room}\n   :exclude-members: {twice}"]
+    late = [name for name in import_module(room).__all__ if name not in vars(import_module(room))]
+    parts += [f".. auto{kind_of(room, name)}:: {room}.{name}" for name in late]  # Loaded when they are asked for.
     for module, names in imported_names().items():
         if max((one for one in ROOMS if f"{module}.".startswith(f"{one}.")), key=len) == room:
             parts += [f"{module}\n{'-' * len(module)}", inspect.getdoc(import_module(module)).partition("\n\n")[0]]
