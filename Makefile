@@ -34,7 +34,7 @@ demo-real: with-gguf  ## a pretrained model, SmolLM2-135M, learns the same: 10 m
 test: with-test  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 3 --dist loadfile
 
-test-browser: with-test,chromium,miniwob  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
+test-browser: with-test,chromium,miniwob,docs  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m "chromium and not prove" -q tests/chromium
 
 test-docker: with-test  ## the docker sandbox on an engine of its own, which is installed if there is none
@@ -73,8 +73,9 @@ bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
 
-docs: with-test  ## write docs/configuration.md anew from the source
+docs: with-docs  ## the documentation as a site in build/docs, and docs/configuration.md anew, from the source
 	@$(PY) scripts/reference.py
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
 
 pictures: with-chromium  ## the two pictures of the front page, from a real run; RUN=FOLDER: from that demo
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) scripts/pictures.py $(RUN)

@@ -39,6 +39,7 @@ PURPOSES = {
     "tensorboard": "track runs with TensorBoard",
     "ray": "play on other machines",
     "vllm": "give weights to vLLM servers from GPU to GPU",
+    "docs": "build the documentation as a site",
     "dev": "work on palaestra itself",
 }
 """Maps an extra to what it enables."""

@@ -94,6 +94,26 @@ def test_every_page_is_linked_from_another() -> None:
     assert [page.name for page in PAGES if page.name != "README.md" and page not in linked] == []
 
 
+def test_a_page_begins_with_what_it_is_for_and_who_can_skip_it() -> None:
+    for page in PAGES[1:]:
+        if page.name != "configuration.md":  # It is generated, and is searched, not read.
+            opening = page.read_text("utf-8").split("\n\n")[1]
+            assert "skip it" in " ".join(opening.lower().split()[:65]), page.name
+
+
+def test_the_index_answers_each_question_with_a_section() -> None:
+    entries = re.findall(r"^- (.*(?:\n  .*)*)", (ROOT / "docs" / "index.md").read_text("utf-8"), re.MULTILINE)
+    assert len(entries) >= 60
+    assert len({entry.partition("?")[0] for entry in entries}) == len(entries)
+    whole = ("configuration.md", "reference/palaestra.md", "dependencies.md", "papers.md", "trust.md")
+    for entry in entries:
+        targets = re.findall(r"\]\(([^)\s]+)\)", entry.partition("?")[2])
+        assert targets, f"no answer: {entry}"
+        assert all("#" in target or target in whole for target in targets), (
+            entry
+        )  # test_links_lead_somewhere follows them.
+
+
 def test_every_make_target_is_a_habit_that_is_explained() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
@@ -194,7 +214,7 @@ def test_every_setting_has_a_row_and_words() -> None:
 
 
 def test_what_a_run_can_be_told_has_rows_of_settings_that_exist() -> None:
-    page = (ROOT / "docs" / "train.md").read_text("utf-8")
+    page = (ROOT / "docs" / "coming_from.md").read_text("utf-8")
     section = page.partition("beside TRL and verl\n")[2].partition("\n## ")[0]
     rows = [cells[1:-1] for line in section.splitlines() if len(cells := line.split("|")) > 2]
     assert len(rows) > 30
