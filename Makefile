@@ -73,7 +73,7 @@ bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
 
-docs: with-docs  ## the documentation as a site in build/docs, and docs/configuration.md anew, from the source
+docs: with-test,docs  ## the documentation as a site in build/docs, and docs/configuration.md anew, from the source
 	@$(PY) scripts/reference.py
 	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
 
