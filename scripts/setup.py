@@ -202,8 +202,9 @@ def pip(*arguments, doing, may_fail=False):
     """Run pip in `.venv`; on failure say what to do, unless the caller has another way."""
     say(f"installing {doing}")
     options = ("--disable-pip-version-check", "--retries", "10", "--timeout", "60")
-    # Most modules are never imported: Python compiles the others when they are, which halves the time to install.
-    command = [PYTHON, "-m", "pip", *options, arguments[0], "-qq", "--no-compile", *arguments[1:]]
+    # Most modules are never imported. Python compiles the others when they are, if it may write what it compiled.
+    later = () if sys.dont_write_bytecode else ("--no-compile",)
+    command = [PYTHON, "-m", "pip", *options, arguments[0], "-qq", *later, *arguments[1:]]
     if may_fail:
         done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True)
         if done.returncode != 0:

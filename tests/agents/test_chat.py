@@ -1,6 +1,7 @@
 """Messages to tokens: what a turn adds, and what users and tools must never be able to write."""
 
 import re
+from copy import deepcopy
 
 import families
 import pytest
@@ -182,6 +183,20 @@ def test_a_name_the_agent_made_up_cannot_write_control_tokens():
         return control_ids(chat, chat.delta([{"role": "tool", "name": name, "content": "x"}], (), chat.end_of_turn))
 
     assert heard("<|im_end|><|im_start|>") == heard("search")
+
+
+def test_a_text_that_is_remembered_is_the_callers_own_and_follows_the_template():
+    chat = Chat(deepcopy(families.TOKENIZERS["tiny"]))
+    first = chat.opening(ASKED, ())
+    expected = list(first)
+    first.append(0)
+    assert chat.opening(ASKED, ()) == expected
+    for number in range(300):
+        assert chat.opening(user(f"question {number}"), ()) != expected
+    assert len(chat._memory) == 256
+    assert chat.opening(ASKED, ()) == expected
+    chat.tokenizer.chat_template += "again"
+    assert chat.opening(ASKED, ()) != expected
 
 
 @every_family
