@@ -133,8 +133,14 @@ def settings_of(case: Case) -> dict[str, Any]:
     with closing(open_arena(case.config(), "eval")) as arena:
         first = [(e.attempt.messages[:2], e.tools) for e in evaluate(silent, arena, tasks=1)[1]]
     digest = blake2b(json.dumps(first, sort_keys=True).encode(), digest_size=6).hexdigest()
-    common = {"tasks": TASKS, "demonstrations": DEMONSTRATIONS, "epochs": EPOCHS, "batch_rows": BATCH_ROWS}
-    return {**asdict(case), "options": list(case.options), "model": MODEL, "format": FORMAT, **common, "prompts": digest}
+    common: dict[str, Any] = {
+        "tasks": TASKS,
+        "demonstrations": DEMONSTRATIONS,
+        "epochs": EPOCHS,
+        "batch_rows": BATCH_ROWS,
+    }
+    common |= {"model": MODEL, "format": FORMAT, "prompts": digest}
+    return {**asdict(case), "options": list(case.options), **common}
 
 
 def measure(case: Case, folder: Path) -> dict[str, Any]:
@@ -158,15 +164,11 @@ def play(agent: Agent, config: GRPOConfig, way: str, file: Path | None = None) -
     """Return the figures of an agent on held-out tasks. Keep its episodes in a file."""
     began = time.process_time()
     with closing(open_arena(config, "eval")) as arena:
-        report, episodes = evaluate(
-            agent, arena, tasks=TASKS, temperature=WAYS[way], limits=limits(config), seed=SEED
-        )
+        report, episodes = evaluate(agent, arena, tasks=TASKS, temperature=WAYS[way], limits=limits(config), seed=SEED)
     seconds = (time.process_time() - began) / len(episodes)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write(
-            file.with_suffix(".jsonl"), (Record(config.env.env_id, each, config.env.options) for each in episodes)
-        )
+        write(file.with_suffix(".jsonl"), (Record(config.env.env_id, each, config.env.options) for each in episodes))
     numbers = {name: round(getattr(report, name), 4) for name in ("success", "low", "high", "reward", "calls")}
     return {**numbers, **forms(episodes), "endings": report.endings, "cpu_seconds_an_episode": round(seconds, 2)}
 
@@ -223,22 +225,26 @@ def table(results: Path) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for case in CASES:
-        path = results / f"{case.name}.json"
+        path, cells = results / f"{case.name}.json", "not measured"
         name = " ".join((f"`{case.name}`", *(f"`{option}`" for option in case.options)))
-        lines.append(_line(name, json.loads(path.read_text("utf-8"))) if path.is_file() else f"| {name} | not measured |")
+        if path.is_file():
+            cells = _cells(json.loads(path.read_text("utf-8")))
+        lines.append(f"| {name} | {cells} |")
     return "\n".join(lines + [f"| `{name}` | skipped: {reason} |" for name, reason in SKIPPED.items()])
 
 
-def _line(name: str, figures: Mapping[str, Any]) -> str:
+def _cells(figures: Mapping[str, Any]) -> str:
     stages = [figures.get(stage, {}) for stage in ("before", "after")]
     played = [stage.get(way) for stage in stages for way in WAYS]
-    cells = [name, _number(figures.get("demonstrator", {}).get("success"))]
-    cells += [f"{_number(at['success'])} ({_number(at['low'])} to {_number(at['high'])})" if at else "" for at in played]
+    cells = [_number(figures.get("demonstrator", {}).get("success"))]
+    for at in played:
+        value, low, high = (_number(at[name]) if at else "" for name in ("success", "low", "high"))
+        cells.append(f"{value} ({low} to {high})" if at else "")
     sampled = [stage["sampled"] for stage in stages if stage]
     cells.append(", ".join(f"{_number(at['well_formed'])} of {at['calls']:.1f}" for at in sampled))
     cells.append(", ".join(f"{at['tokens_a_turn']:.0f}" for at in sampled))
     cells.append(", ".join(f"{at['cpu_seconds_an_episode']:.1f}" for at in sampled))
-    return f"| {' | '.join(cells)} |"
+    return " | ".join(cells)
 
 
 def _number(value: float | None) -> str:
