@@ -13,7 +13,7 @@ export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two targets may both install
-.PHONY: help setup demo demo-real test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web study examples docs pictures clean
+.PHONY: help setup demo demo-real test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge results bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ bench-engine: setup  ## groups of multi-turn episodes: the engine against genera
 bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 	@$(PY) scripts/peers.py trl
 	@$(PY) benchmarks/train.py
+
+results: with-gguf  ## what is missing of docs/results.md: SmolLM2 in each environment, 2 to 6 CPU minutes each
+	@$(PY) benchmarks/smollm2_suite.py
 
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py

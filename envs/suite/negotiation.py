@@ -69,7 +69,7 @@ class Negotiation(Game):
         speaker, other = SEATS if rng.random() < 0.5 else SEATS[::-1]
         openings = {seat: f"{task.prompt} To you {worths(values[seat])}." for seat in SEATS}
         offer: ItemCounts | None = None
-        message = "You begin."
+        message = "You begin with an offer."
         for left in range(TURNS, 0, -1):
             text = (yield {speaker: f"{openings.pop(speaker, '')} {message} {left} turns left.".strip()})[speaker]
             if accepts(text) and offer is not None:
@@ -77,7 +77,7 @@ class Negotiation(Game):
                 return {seat: {"success": worth(shares[seat], values[seat]) / WORTH, "deal": 1.0} for seat in SEATS}
             counts_taken, fault = read_offer(text, counts)
             if counts_taken is None:
-                message = "There is no offer to accept." if accepts(text) else fault
+                message = "There is no offer to accept: say Take and what you take." if accepts(text) else fault
                 continue
             offer, message = counts_taken, f"The other takes {items_text(counts_taken)}."
             speaker, other = other, speaker

@@ -34,7 +34,10 @@ class SolverCritic(Game):
     """Answer, hear a critic, answer again."""
 
     seats = (SOLVER, CRITIC)
-    system = {SOLVER: "Solve. Answer with the number alone.", CRITIC: "Begin with Agree or Disagree."}  # noqa: RUF012
+    system = {  # noqa: RUF012
+        SOLVER: "Solve. Answer with the number alone.",
+        CRITIC: "Check the answer under the question. Begin with Agree or Disagree.",
+    }
     seat_tools = {SOLVER: ("calculator",), CRITIC: ("calculator",)}  # noqa: RUF012
     calculator = Calculator.calculator
     parts = {"success": RewardPart(), "first": RewardPart(weight=0.0)}  # noqa: RUF012

@@ -324,7 +324,7 @@ def test_turns_of_a_game_are_taken_back_left_to_the_script_and_of_one_seat_alone
     _, out = play("6", "Agree.", "/undo", "/undo", *["/script"] * 5, f"/show {CRITIC}", args=GAME)
     assert "1 taken back" in out
     assert f"[{CRITIC} answered: reward 1]" in out
-    assert out[out.rindex("system: Begin with Agree") :].count("assistant:") == 2
+    assert out[out.rindex("Begin with Agree") :].count("assistant:") == 2
     _, out = play("Disagree.", args=("solver-critic", "--task", "0", "--env-options", f"seat={CRITIC}"))
     assert out.count(f"[{SOLVER}]") == 0
     assert f"[{CRITIC} answered: reward 0]" in out

@@ -60,7 +60,7 @@ def test_the_system_text_says_the_form_of_an_answer_and_that_form_is_paid(env_id
 def test_what_a_seat_is_told_to_begin_with_is_read():
     solver, critic = SolverCritic.system[SOLVER], SolverCritic.system[CRITIC]
     assert solver.endswith("Answer with the number alone.") and states_number("12", "12")
-    assert critic == "Begin with Agree or Disagree." and agrees("Disagree: it is 12.") is False
+    assert critic.endswith("Begin with Agree or Disagree.") and agrees("Disagree: it is 12.") is False
     assert Debate.system[JUDGE].endswith("Begin with Yes or No.") and decision("No, it is less.") == "No"
     for system in Negotiation.system.values():
         assert system.startswith("Begin with Take 1 book, 0 hats, 2 balls") and "or Accept." in system
