@@ -33,6 +33,9 @@ _demonstrators: dict[str, str] = {}
 _games: dict[str, tuple[str, Mapping[str, Any]]] = {}
 """Each game's class as "module:Class", and the options that it was registered with."""
 
+_game_names: dict[str, str] = {}
+"""Each game's id as it was registered."""
+
 
 def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, **kwargs: Any) -> None:
     """Register a `ToolEnv` subclass, given as "module:Class", under a Gymnasium id.
@@ -58,7 +61,7 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
     """
     registry_id = _game_id(game_id)
     _claim("register_game", registry_id, entry_point, demonstrator)
-    _games[registry_id] = entry_point, kwargs
+    _games[registry_id], _game_names[registry_id] = (entry_point, kwargs), game_id.strip()
     try:
         import pettingzoo  # type: ignore[import-untyped]
     except ImportError:
@@ -69,6 +72,11 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
         registry.pop(registry_id, None)
         made_with = {"entry_point": entry_point, **kwargs}
         pettingzoo.register(kind, game_id, entry_point=f"{SEATS_MODULE}:make_{kind}", kwargs=made_with)
+
+
+def as_registered(env_id: str) -> str:
+    """Return an id as it was registered: a game's may be written "_v0", where the registry has "-v0"."""
+    return _game_names.get(env_id, env_id)
 
 
 def games() -> list[str]:

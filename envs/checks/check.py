@@ -20,7 +20,16 @@ from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
 from palaestra.envs.checks import answers_in_prompts, reward_checks, task_checks, tool_checks
-from palaestra.envs.checks.findings import HOSTILE, CheckFinding, Noted, Skipped, measure, require, require_same
+from palaestra.envs.checks.findings import (
+    HOSTILE,
+    CheckFinding,
+    Noted,
+    Skipped,
+    measure,
+    require,
+    require_same,
+)
+from palaestra.envs.checks.first_episode import an_episode_begins_and_ends
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.settings import require_given, require_known, require_told
 from palaestra.envs.checks.state_left_behind import changed, living
@@ -244,11 +253,12 @@ def _by_name(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Su
 
 CHECKS = _by_name(
     task_checks.tasks_are_sound,
+    an_episode_begins_and_ends,
+    others_are_never_held_up,
     settings_are_known,
     gymnasium_contract,
     pettingzoo_contract,
     tool_schemas,
-    others_are_never_held_up,
     determinism,
     tool_checks.branches_go_on_alike,
     every_episode_ends,

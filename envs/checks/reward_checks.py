@@ -116,7 +116,7 @@ def cheats_fail(subject: Subject) -> None:
     """Require that no cheat succeeds more often than the declared `chance`, or is paid more than the `ceiling`."""
     for chair in subject.chairs():
         for name, cheat in CHEATS.items():
-            _require_little(chair, name, cheats_of(chair, cheat))
+            _require_little(chair, name, cheats_of(chair, cheat, subject.slow))
 
 
 def constant_answers_fail(subject: Subject) -> None:
@@ -124,7 +124,7 @@ def constant_answers_fail(subject: Subject) -> None:
     for chair in subject.chairs():
         answer = common_answer(chair.spec.tasks)
         for text in () if answer is None else (answer, dressed(answer)):
-            _require_little(chair, f"always answer {answer!r:.40}", cheats_of(chair, says(text)))
+            _require_little(chair, f"always answer {answer!r:.40}", cheats_of(chair, says(text), subject.slow))
 
 
 def hedged_answers_fail(subject: Subject) -> None:

@@ -5,17 +5,24 @@ Left out: time that they take (`holdups`), and state that they leave behind for 
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging.handlers import BufferingHandler
+from math import inf
+from typing import Any, get_type_hints
 
 from palaestra.authorship import foreign_line
+from palaestra.envs.checks import trials
 from palaestra.envs.checks.cheats import calls_of, crashing_calls
 from palaestra.envs.checks.findings import Noted, require, require_same
 from palaestra.envs.checks.trials import Chair, Subject
 from palaestra.envs.core import branches, calls
 from palaestra.episode import Call, Ending, Message, Status
 from palaestra.errors import UsageError
+
+MANY_TURNS = 100_000
+"""Turns of an episode that takes all calls of a check."""
 
 
 def crashing_is_no_escape(subject: Subject) -> None:
@@ -25,11 +32,18 @@ def crashing_is_no_escape(subject: Subject) -> None:
     """
     notes = []
     for chair in subject.chairs():
+        if subject.slow:  # All calls in one episode, and another episode only where one has ended.
+            chair.spec.max_turns = MANY_TURNS
         for schema in chair.schemas:
+            table = chair.spec.offers[chair.seat].table
             name, seat_calls = schema["function"]["name"], list[Call]()
             with _warned() as warned:
+                until = time.monotonic() + (trials.CHEAT_SECONDS if subject.slow else inf)
                 for values in crashing_calls(schema):
-                    if chair.begin().ending is not None:
+                    if time.monotonic() > until and len(seat_calls) >= trials.MIN_EPISODES:
+                        break
+                    going_on = subject.slow and chair.machine.is_open and not _used_up(chair)
+                    if not going_on and chair.begin().ending is not None:
                         break
                     event = chair.say(chair.call(name, **values))
                     require(
@@ -39,8 +53,18 @@ def crashing_is_no_escape(subject: Subject) -> None:
                         "than its timeout",
                     )
                     assert chair.machine.state is not None
-                    seat_calls += chair.machine.state.seats[chair.seat].calls
-                chair.machine.discard()
+                    seat_calls += chair.machine.state.seats[chair.seat].calls[-1:]
+                if not subject.slow:
+                    chair.machine.discard()
+            require(
+                not any(
+                    call.status is Status.OK and call.text == "null" not in call.arguments.values()
+                    for call in seat_calls
+                )
+                or get_type_hints(table[name].function).get("return") is not str,
+                f"the tool {name!r}{chair.of} is annotated -> str and returned nothing, so the agent reads null; "
+                "return a text",
+            )
             # A ToolError is an answer. Any other exception is logged once, and named by its class in every result.
             kinds = tuple(f"Error: {type(r.exc_info[1]).__name__}" for r in warned if r.exc_info)
             answered = not all(call.status is Status.TOOL_ERROR and call.text.startswith(kinds) for call in seat_calls)
@@ -53,6 +77,12 @@ def crashing_is_no_escape(subject: Subject) -> None:
                 require("did not close" not in record.msg, record.getMessage())
     if notes:
         raise Noted("; ".join(dict.fromkeys(notes)))
+
+
+def _used_up(chair: Chair) -> bool:
+    """Return whether a toolkit of the episode has no call left."""
+    kits: list[Any] = [kit for _, kit in chair.machine.kits.instances or () if getattr(kit, "max_calls", None)]
+    return any(kit.usage.calls >= kit.max_calls for kit in kits)
 
 
 @contextmanager
@@ -76,14 +106,15 @@ def branches_go_on_alike(subject: Subject) -> None:
     """Require that an episode continues from a snapshot as it did before; environments without snapshots pass."""
     for chair in subject.chairs():
         event = chair.begin(3, 5)
+        try:
+            branches.take(chair.machine)
+        except UsageError:
+            continue
         if event.ending is None and chair.schemas and chair.max_turns > 1:
             event = chair.say(calls_of(chair, "1", chair.schemas))
         if event.ending is not None:
             continue
-        try:
-            stand = branches.take(chair.machine)
-        except UsageError:
-            continue
+        stand = branches.take(chair.machine)
         first = _to_the_end(chair)
         branches.put(chair.machine, stand)
         problem = f"an episode{chair.of} goes on differently after restore"

@@ -46,6 +46,8 @@ class Subject:
         author_entry = registered_author(env_id)
         self.entry_point = None if author_entry is None else author_entry[0]
         """Class of the environment as "module:Class"; None for a foreign one."""
+        self.slow = False
+        """True if an episode takes so long (a server starts for it) that the checks play fewer."""
         self.demonstrator: TrialRule | None = None
         with suppress(UsageError):
             self.demonstrator = demonstrator(env_id)
@@ -228,14 +230,16 @@ def _endless(task: int, seed: int) -> EnvironmentDefect:
     return EnvironmentDefect(f"task {task}, seed {seed}: the episode goes on after {MAX_STEPS} turns; it has to end")
 
 
-def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
+def cheats_of(chair: Chair, cheat: Cheat, slow: bool = False) -> list[tuple[float, float]]:
     """Return success and reward of each of a cheat's episodes. If they take long, there are fewer, but MIN_EPISODES at
-    least."""
+    least; if they are known to be `slow`, the first one without success is the last."""
     results: list[tuple[float, float]] = []
     until = time.monotonic() + CHEAT_SECONDS
     while len(results) < EPISODES and (len(results) < MIN_EPISODES or time.monotonic() < until):
         event = chair.play(lambda messages: cheat(chair, messages), len(results), len(results))
         results.append((event.parts["success"], event.reward or 0.0))
+        if slow and not results[-1][0]:
+            break
     return results
 
 

@@ -81,7 +81,7 @@ def _with_new_names(text: str, new_names: Mapping[str, str]) -> str:
         name = rf"(?<![\w-]){re.escape(old)}(?![\w-])"
         if old.isalpha() and old.islower():
             name = rf"(?<=[`'\"]){re.escape(old)}(?=[`'\"])|{name}(?=\()"
-        text = re.sub(name, lambda _, new=new: new, text) if old != new else text
+        text = re.sub(name, new, text) if old != new else text
     return text
 
 

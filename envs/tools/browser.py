@@ -9,23 +9,22 @@ option `allow`), and the text of a page (`envs.browser.format`).
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from palaestra.envs.browser.browser import Browser, BrowserSession, Page
+from palaestra.envs.browser.browser import BrowserSession, Page
 from palaestra.envs.browser.format import escape
 from palaestra.envs.browser.network.addresses import Unreached, place_of
-from palaestra.envs.browser.opening import BROWSERS
-from palaestra.envs.browser.site import Site
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.tool import tool
-from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.core.window import find, view, window_begin, window_end
-from palaestra.envs.tools.budgets import BudgetedToolkit, BudgetUsage, with_timeout
+from palaestra.envs.tools.browser_base import BrowserToolkit, in_browser
+from palaestra.envs.tools.budgets import BudgetUsage, with_timeout
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError
+
+__all__ = ["BrowserToolkit", "ReadingBrowser", "WebBrowser", "in_browser"]
 
 START_SECONDS = 60.0
 """Seconds that the outer timeout leaves beyond the time of a call, so that no page exceeds it."""
@@ -34,38 +33,6 @@ MAX_VISITED = 1000
 MAX_URL = 300
 """Maximum characters of an address that are shown."""
 PageAction = Callable[[BrowserSession, float], Awaitable[Page]]
-
-
-def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
-    """Return factories of these toolkits with this browser, for an environment's `self.toolkits`."""
-    BROWSERS.read(where)
-    return tuple(partial(kit, where) for kit in toolkits)
-
-
-class BrowserToolkit(BudgetedToolkit):
-    """Base of toolkits on a browser. Settings are class attributes: a subclass changes them."""
-
-    namespace = "browser"
-    window_tokens: int = 1024
-    """Approximate number of tokens that are shown at a time."""
-
-    served: Mapping[str, Site]
-    """The sites of the running episode, by host; `final` reads them."""
-
-    def __init__(self, browser: Where = "text") -> None:
-        self.backend, self._options = BROWSERS.read(browser)
-        self.served = {}
-
-    def sites(self, task: Task) -> Mapping[str, Site]:
-        """Return the sites that this process serves, by host. Each episode needs a new object of a site with state."""
-        return {}
-
-    def _browser(self) -> Browser:
-        return BROWSERS.shared(self.backend, **self._options)
-
-    def _run_in_place_if_possible(self) -> None:
-        if self.backend == "text" and not self._browser().waits:
-            self.never_waits()
 
 
 class ReadingBrowser(BrowserToolkit):

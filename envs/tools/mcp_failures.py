@@ -34,7 +34,8 @@ def start_failure(error: BaseException, written: str, seconds: float, served: bo
             "'mcp.server.fastmcp'): run it with a Python that has 'mcp<2', or write it with mcp.server.mcpserver"
         )
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    supported = getattr(getattr(getattr(error, "error", None), "data", None), "get", {}.get)("supported")
+    data = getattr(getattr(error, "error", None), "data", None)
+    supported = data.get("supported") if isinstance(data, dict) else None
     if match := re.search(r"[Uu]nsupported protocol version[^:]*: *(\S+)", str(error)) or supported:
         spoken = ", ".join(map(str, supported))[:100] if supported else match[1]
         reason = (

@@ -13,7 +13,7 @@ from palaestra.cli.ids import resolve
 from palaestra.cli.output import Reported, run_reported
 from palaestra.errors import MissingExtra, UsageError
 from palaestra.plain import from_pairs
-from palaestra.registry import games, registered
+from palaestra.registry import as_registered, games, registered
 
 INDENT = 7
 STYLES = {"ok": "green", "skip": "none", "FAIL": "red"}
@@ -48,7 +48,7 @@ def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
     if chosen and not named_ids:
         raise UsageError("--env-options are for environments that are named, and none is")
     for env_id in dict.fromkeys([*named_ids, *([*registered(), *games()] if options.all or not named_ids else ())]):
-        show_line(console, env_id, "bold")
+        show_line(console, as_registered(env_id), "bold")
         try:
             findings = check(env_id, chosen if env_id in named_ids else {})
         except MissingExtra as lacking:
@@ -58,11 +58,18 @@ def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
             _show("skip", f"not installed  {lacking}", console)
             continue
         # Failures are printed last, where they are seen without scrolling.
-        for finding in sorted(findings, key=lambda one: not one.passed):
+        skips: dict[str, list[str]] = {}
+        for finding in sorted(findings, key=lambda one: (not one.passed, not one.skipped)):
             failed += not finding.passed
             outcome = "FAIL" if not finding.passed else "skip" if finding.skipped else "ok"
             row = {"check": finding.name, "outcome": outcome.lower(), "message": finding.message}
             environments.setdefault(env_id, []).append(row)
+            if outcome == "skip":
+                skips.setdefault(finding.message, []).append(finding.name)
+                continue
+            for message, names in skips.items():
+                _show("skip", f"{', '.join(names)}  {message}", console)
+            skips.clear()
             _show(outcome, f"{finding.name}  {finding.message}" if finding.message else finding.name, console)
     figures |= {"failed": failed, "environments": environments, "not_installed": absent}
     console.print(f"{failed} failed" if failed else "all passed")

@@ -72,10 +72,13 @@ def resolve(text: str) -> str:
             f"once for each: {', '.join(mixture.weights)}"
         )
     module, _, env_id = text.rpartition(":")
+    if not module and env_id.endswith(".py"):
+        module, env_id = env_id, "ID"
     if module:
         if module.endswith(".py") or "/" in module:
             name = module.rpartition("/")[2].removesuffix(".py")
-            raise UsageError(f"{text!r}: {module!r} is a file; go to its folder and write {name}:{env_id}")
+            form = f"{name}:{env_id}" + (", with the id that it registers for ID" if env_id == "ID" else "")
+            raise UsageError(f"{text!r}: {module!r} is a file; go to its folder and write {form}")
         import_allowed([module])
     short = short_names()
     short |= {full_id.removeprefix("palaestra/"): full_id for full_id in short.values()}  # README's spelling.

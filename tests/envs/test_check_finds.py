@@ -123,9 +123,66 @@ def test_the_command_ends_with_what_failed(monkeypatch, capsys):
         CheckFinding("one", False, "wrong"),
         CheckFinding("two", True, "no demonstrator", True),
         CheckFinding("three", True),
+        CheckFinding("four", True, "no demonstrator", True),
     ]
     monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options: found)
     assert command(["check", "two-hop"]) == 1
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
-        ["skip", "two"], ["ok", "three"], ["FAIL", "one"], ["1", "failed"],
+        ["skip", "two,"], ["ok", "three"], ["FAIL", "one"], ["1", "failed"],
     ]  # fmt: skip
+
+
+class Speechless(Sound):
+    look = takes("look", lambda self, text: None)
+
+
+class Sleeping(Sound):
+    asked = 0
+
+    def reward(self, attempt):
+        Sleeping.asked += 1
+        time.sleep(0.1)
+        return 0.0
+
+
+class Sealed(Toolkit):
+    starts: ClassVar[list] = []
+
+    def start(self, task, rng):
+        self.starts.append(1)
+        raise ConnectionError("no server")
+
+    @tool
+    def more(self) -> int:
+        """Count."""
+        return 1
+
+
+class NeverOpen(Sound):
+    toolkits = (Sealed,)
+
+
+def test_a_tool_that_promises_text_and_returns_nothing_is_named_without_a_demonstrator():
+    assert "'look' is annotated -> str and returned nothing" in failed(Speechless, ESCAPE)[ESCAPE]
+
+
+def test_a_start_that_fails_and_a_reward_that_sleeps_stop_the_check_at_once(monkeypatch):
+    assert list(failed(NeverOpen)) == ["an episode begins and ends"]
+    assert len(Sealed.starts) == 1
+    monkeypatch.setattr(holdups, "IN_PLACE_SECONDS", 0.02)
+    assert list(failed(Sleeping)) == ["others are never held up"]
+    assert Sleeping.asked < 6
+
+
+def test_the_path_of_a_file_is_answered_with_the_form_that_is_wanted(capsys):
+    assert command(["check", "some/mine.py"]) == 2
+    assert "write mine:ID, with the id that it registers for ID" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_game_keeps_the_id_that_it_was_registered_with(monkeypatch, capsys):
+    import palaestra
+
+    palaestra.register_game("test/Kept_v0", "flawed:Pair")
+    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options: [])
+    command(["check", "test/Kept_v0"])
+    assert capsys.readouterr().out.splitlines()[0].strip() == "test/Kept_v0"
