@@ -70,7 +70,7 @@ bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 	@$(PY) scripts/peers.py trl
 	@$(PY) benchmarks/train.py
 
-results: with-gguf  ## what is missing of docs/results.md: SmolLM2 in each environment, 2 to 6 CPU minutes each
+results: with-test  ## what is missing of docs/results.md: SmolLM2 in each environment, 1 to 6 CPU minutes each and more
 	@$(PY) benchmarks/smollm2_suite.py
 
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
