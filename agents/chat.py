@@ -118,8 +118,8 @@ class Chat:
         self, encode: _Encoding, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
         """Return the ids that `encode` gives. Those of the newest texts are kept: a group's episodes share a prompt."""
-        asked = encode.__name__, hash(str(self.tokenizer.chat_template)), messages, tools
-        key = blake2b(repr(asked).encode("utf-8", "surrogatepass")).digest()
+        question = encode.__name__, hash(str(self.tokenizer.chat_template)), messages, tools
+        key = blake2b(repr(question).encode("utf-8", "surrogatepass")).digest()
         ids = self._memory.get(key)
         if ids is None:
             ids = self._memory[key] = encode(messages, tools)

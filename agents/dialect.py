@@ -29,8 +29,8 @@ def template_format(tokenizer: Any) -> str | None:
     `auto` means that the template writes calls in a format that this package does not know. None means that it writes
     no calls: the agent must learn a format, from its system message or from demonstrations.
     """
-    if (shown := shown_format(tokenizer)) is not None:
-        return shown
+    if (template_format := shown_format(tokenizer)) is not None:
+        return template_format
     try:
         name, turn = written_format(tokenizer)
     except Exception:  # A template is third-party code; it may raise anything for tools.
@@ -81,8 +81,8 @@ def prepared(
     new_options, note = pinned(env_id, options, tokenizer, trained)
     if not lacks_tools(tokenizer):
         return new_options, note
-    shown = show_tools(tokenizer, format_read(env_id, new_options))
-    return pinned(env_id, new_options, tokenizer)[0], "; ".join(filter(None, (note, shown)))
+    prompt_note = show_tools(tokenizer, format_read(env_id, new_options))
+    return pinned(env_id, new_options, tokenizer)[0], "; ".join(filter(None, (note, prompt_note)))
 
 
 def pinned(

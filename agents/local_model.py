@@ -90,18 +90,18 @@ def _template_of(name: str, tokenizer: Any) -> str:
     try:
         template = Path(name).read_text("utf-8")
         question = [{"role": "user", "content": "?"}]
-        shown = tokenizer.apply_chat_template(question, chat_template=template, tokenize=False)
+        prompt = tokenizer.apply_chat_template(question, chat_template=template, tokenize=False)
     except Exception as error:  # A template may raise anything.
         raise UsageError(f"the chat template {name} cannot be used: {_first_line(error)}") from error
-    if "?" not in shown:
+    if "?" not in prompt:
         raise UsageError(f"the chat template {name} does not show a user's message; expected a template in Jinja")
     return template
 
 
 def commit_of(name: str) -> str:
     """Return the commit of the hub model's files that `load` reads, or a known model's digest; "" if none is stated."""
-    if (known := KNOWN.get(name)) is not None:
-        return known.sha256
+    if (known_model := KNOWN.get(name)) is not None:
+        return known_model.sha256
     return str(getattr(AutoConfig.from_pretrained(name, trust_remote_code=False), "_commit_hash", None) or "")
 
 

@@ -215,9 +215,9 @@ class _Table:
         slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
         more = len(slowest) - _MAX_NAMED_CALLS
         calls = [*map(str, slowest[:_MAX_NAMED_CALLS]), *([f"and {more} more calls"] if more > 0 else [])]
-        playing, asked = len(self.seats), len(self.tickets)
-        tools = f"tools and environments of {playing - asked} of {playing} episodes" if asked < playing else ""
-        server = f"the model's answers in {asked} of {playing} episodes" if asked else ""
+        playing, sampling = len(self.seats), len(self.tickets)
+        tools = f"tools and environments of {playing - sampling} of {playing} episodes" if sampling < playing else ""
+        server = f"the model's answers in {sampling} of {playing} episodes" if sampling else ""
         return "; ".join([" and ".join(filter(None, (tools, server))) or "the scores of earlier episodes", *calls])
 
     def _continue(self, event: Event, seat: _Seat) -> None:

@@ -141,14 +141,14 @@ def _schemas(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether the prompt shows the tools' schemas, and in which part."""
     own_template = chat.tokenizer.chat_template
     lacking = lacks_tools(chat.tokenizer)
-    shown = show_tools(chat.tokenizer, formats.DEFAULT)
+    note = show_tools(chat.tokenizer, formats.DEFAULT)
     prompt = rendered(chat.tokenizer, [_QUESTION], [PROBE_TOOL])
     chat.tokenizer.chat_template = own_template
     if lacking and "probe_argument" in prompt:
-        yield TemplateFinding("tool schemas", shown)
+        yield TemplateFinding("tool schemas", note)
         return
     position = "before" if prompt.find("probe_tool") < prompt.find("QUESTION") else "after"
-    wrong = shown or "the template does not show them: the agent must learn its tools from demonstrations"
+    wrong = note or "the template does not show them: the agent must learn its tools from demonstrations"
     remedy = "choose a template for tools, unless the agent is raised on them"
     yield _finding("tool schemas", "probe_argument" in prompt, f"are shown {position} the question", wrong, remedy)
 

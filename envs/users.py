@@ -66,9 +66,9 @@ def replies_so_far(attempt: Attempt) -> int:
     return len([message for message in attempt.messages if message["role"] == "user"]) - 1
 
 
-def says(texts: Iterable[str], wanted: str) -> bool:
-    """Return whether one of the texts contains the words `wanted`. Case, and commas in numbers, do not count."""
-    pattern = re.compile(rf"(?<!\w){re.escape(wanted.strip().replace(',', ''))}(?!\w)", re.IGNORECASE)
+def says(texts: Iterable[str], words: str) -> bool:
+    """Return whether one of the texts contains these words. Case, and commas in numbers, do not count."""
+    pattern = re.compile(rf"(?<!\w){re.escape(words.strip().replace(',', ''))}(?!\w)", re.IGNORECASE)
     return any(pattern.search(text.replace(",", "")) for text in texts)
 
 
@@ -166,5 +166,5 @@ def user_for(user: Where, script: Callable[[Attempt], str | None], **options: An
         return script
     if isinstance(user, Mapping) and "base_url" in user:
         user = {"backend": "model", **user}
-    backend, given = USERS.read(user)
-    return USERS.shared(backend, **options, **given)
+    backend, settings = USERS.read(user)
+    return USERS.shared(backend, **options, **settings)

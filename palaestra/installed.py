@@ -15,10 +15,10 @@ log = logging.getLogger("palaestra")
 
 def register_installed() -> None:
     """Register what installed packages name. An id that is taken stays with its owner, which the log says."""
-    found = entry_points()
-    demonstrators = {entry.name: entry.value for entry in found.select(group=DEMONSTRATORS)}
+    entries = entry_points()
+    demonstrators = {entry.name: entry.value for entry in entries.select(group=DEMONSTRATORS)}
     for group, add in ((ENVIRONMENTS, register), (GAMES, register_game)):
-        for entry in found.select(group=group):
+        for entry in entries.select(group=group):
             package = entry.dist.name if entry.dist else "an installed package"
             if entry.name in (*registered(), *games()):
                 log.warning("%s registers %s, which is registered already; it is left out", package, entry.name)

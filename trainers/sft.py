@@ -110,8 +110,8 @@ def open_imitation(run: Run, on_progress: OnProgress) -> tuple[Imitation, dict[s
     if target != config.format:
         config = replace(config, format=target)
         run.settle(config)
-    if shown := show_tools(local.tokenizer, target or formats.DEFAULT):
-        run.notes.append(shown)
+    if prompt_note := show_tools(local.tokenizer, target or formats.DEFAULT):
+        run.notes.append(prompt_note)
     assert local.agent.chat is not None, "a model has a chat"
     longest = longest_row(local.model, config)
     imitated_rows = sft_rows(

@@ -65,15 +65,15 @@ def _require_running(chair: Chair, subject: Subject) -> None:
             _require_reward(chair, answer)
 
 
-def _require_quick_tool(chair: Chair, name: str, given: Mapping[str, Any]) -> None:
+def _require_quick_tool(chair: Chair, name: str, arguments: Mapping[str, Any]) -> None:
     def seconds() -> float:
         if chair.begin().ending is not None:
             return 0.0
-        chair.say(chair.call(name, **given))
+        chair.say(chair.call(name, **arguments))
         assert chair.machine.state is not None
         return sum(call.seconds for call in chair.machine.state.seats[chair.seat].calls)
 
-    _require_less(f"the plain tool {name!r}", seconds, HELD_SECONDS, f" for {str(dict(given))[:80]}, {ADVICE}")
+    _require_less(f"the plain tool {name!r}", seconds, HELD_SECONDS, f" for {str(dict(arguments))[:80]}, {ADVICE}")
 
 
 def _require_awaiting(chair: Chair, tool: Tool) -> None:
@@ -113,16 +113,16 @@ def _require_quick(what: str, does: Callable[[], Any], instead: str) -> None:
     _require_less(what, seconds, IN_PLACE_SECONDS, f", and every other episode waits for it; {instead}")
 
 
-def _require_less(what: str, seconds: Callable[[], float], most: float, said: str) -> None:
-    """Require that one of _TRIES tries takes less than `most` seconds: several, because the computer may pause."""
+def _require_less(what: str, seconds: Callable[[], float], limit: float, finding: str) -> None:
+    """Require that one of _TRIES tries takes less than `limit` seconds: several, because the computer may pause."""
     took = inf
     for _ in range(_TRIES):
         took = min(took, seconds())
-        if took < most:
+        if took < limit:
             return
-        if took > _HOPELESS * most:  # No pause of the computer takes so long.
+        if took > _HOPELESS * limit:  # No pause of the computer takes so long.
             break
-    require(False, f"{what} took {took:.1f} s{said}", Groundless)
+    require(False, f"{what} took {took:.1f} s{finding}", Groundless)
 
 
 def _require_free(what: str, coroutine: Any, owner: type, instead: str) -> None:

@@ -87,17 +87,17 @@ def _with_new_names(text: str, new_names: Mapping[str, str]) -> str:
 
 def chosen(names: Iterable[str], allow: Collection[str] | None, hide: Collection[str], owner: str) -> list[str]:
     """Return the names that are in `allow` and not in `hide`; raise UsageError for an unknown name there."""
-    known = list(names)
-    require_names((*(allow or ()), *hide), known, owner)
-    return [name for name in (known if allow is None else dict.fromkeys(allow)) if name not in hide]
+    all_names = list(names)
+    require_names((*(allow or ()), *hide), all_names, owner)
+    return [name for name in (all_names if allow is None else dict.fromkeys(allow)) if name not in hide]
 
 
-def require_names(wanted: Iterable[str], known: Collection[str], owner: str) -> None:
+def require_names(names: Iterable[str], tool_names: Collection[str], owner: str) -> None:
     """Raise UsageError, with the closest match, if a wanted tool is unknown."""
-    for name in wanted:
-        if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"is {close[0]!r} meant?" if close else f"it has {', '.join(known)}"
+    for name in names:
+        if name not in tool_names:
+            close = get_close_matches(name, tool_names, n=1)
+            hint = f"is {close[0]!r} meant?" if close else f"it has {', '.join(tool_names)}"
             raise UsageError(f"{owner} has no tool {name!r}; {hint}")
 
 
@@ -130,12 +130,12 @@ class ToolNames:
         return _MENTION.sub(partial(self._present, (*first, *self._kits)), text) if "{" in text else text
 
     def _present(self, kits: Iterable[tuple[type, Mapping[str, Tool]]], mention: re.Match[str]) -> str:
-        named = [(kit, tools) for kit, tools in kits if mention[1] in (base.__name__ for base in kit.__mro__[:-1])]
-        for _, tools in named:
+        owners = [(kit, tools) for kit, tools in kits if mention[1] in (base.__name__ for base in kit.__mro__[:-1])]
+        for _, tools in owners:
             for name, tool in tools.items():
                 if tool.attribute == mention[2]:
                     return name
-        if not named:
+        if not owners:
             return mention[0]  # Braces of another meaning, such as code in a prompt.
         raise EnvironmentDefect(
             f"{self._owner}: a text mentions {mention[0]}, a tool that is not offered; write another text (a tool's "
@@ -145,13 +145,13 @@ class ToolNames:
     def _resolved(self, kit: type, tool: Tool) -> Tool:
         """Return the tool with the mentions in its description resolved. A clause about a tool that is not offered is
         left out."""
-        own = next(tools for other, tools in self._kits if other is kit and tool in tools.values())
+        kit_tools = next(tools for other, tools in self._kits if other is kit and tool in tools.values())
         text = tool.schema["function"]["description"]
-        attributes, bases = {other.attribute for other in own.values()}, {base.__name__ for base in kit.__mro__}
+        attributes, bases = {other.attribute for other in kit_tools.values()}, {base.__name__ for base in kit.__mro__}
         for mention in _MENTION.finditer(text):
             if mention[1] in bases and mention[2] not in attributes:
                 text = re.sub(rf"[;.]?[^;.]*{re.escape(mention[0])}[^;.]*", "", text)
-        return _retitled(tool, tool.name, self.write(text, (kit, own)))
+        return _retitled(tool, tool.name, self.write(text, (kit, kit_tools)))
 
 
 def _class_of(make: Any) -> type[Toolkit]:

@@ -72,7 +72,9 @@ def _written_out(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
         for name in bound:
             sources.setdefault(name, []).append(source)
     inputs = {node.id for call in calls(nodes, names) for node in ast.walk(call) if isinstance(node, ast.Name)}
-    return {name for name, held in sources.items() if all(isinstance(source, _DISPLAYS) for source in held)} - inputs
+    return {
+        name for name, values in sources.items() if all(isinstance(source, _DISPLAYS) for source in values)
+    } - inputs
 
 
 def _flows(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, set[str]]]:

@@ -108,8 +108,8 @@ def offering(tools: Sequence[str] | str, toolkits: Sequence[Callable[[], Toolkit
                 f"tools names {name!r:.80}, which is not offered with these options; did you mean {close!r}? There are "
                 f"{', '.join(valid)}; browse and image2text need model=, audio2text speech=, a browser's tools browser="
             )
-    own = [(make, [name for name in tools_of(make) if name in names]) for make in toolkits]
-    return tuple(offer(make, allow=allowed) for make, allowed in own if allowed)
+    kits = [(make, [name for name in tools_of(make) if name in names]) for make in toolkits]
+    return tuple(offer(make, allow=allowed) for make, allowed in kits if allowed)
 
 
 class Research(ToolEnv):

@@ -55,7 +55,7 @@ _SORRY = _word("sorry|cannot|can't|unable|not (?:possible|allowed)|unfortunately
 
 @dataclass
 class Mood:
-    """What a customer remembers of a conversation."""
+    """The state of a customer in a conversation."""
 
     at: int = 0
     """Index of the wish that she talks about."""
@@ -67,27 +67,27 @@ class Mood:
     """True if she has confirmed this wish."""
     over: bool = False
     """True if she has said that this is all."""
-    given: Counter[str] = field(default_factory=Counter)
+    replies: Counter[str] = field(default_factory=Counter)
     """Replies about this wish, and how often she gave each."""
 
 
 def customer(attempt: Attempt) -> str | None:
     """Return the customer's reply to the clerk's last turn, or None when she ends the conversation."""
-    mood, data, reply, said = Mood(), attempt.task.data, None, 0
+    mood, data, reply, turns = Mood(), attempt.task.data, None, 0
     for role, text in conversation(attempt, calls=True):
         if role == "tool":
             mood.acted |= text in CHANGES
         elif role == "assistant":
-            reply, said = answer(data, mood, text), said + 1
-    return reply if said <= MAX_REPLIES else None
+            reply, turns = answer(data, mood, text), turns + 1
+    return reply if turns <= MAX_REPLIES else None
 
 
 def answer(data: Mapping[str, Any], mood: Mood, message: str) -> str | None:
     """Return the reply to one message; None if there is nothing more to say, or if patience has run out."""
     reply = _reply(data, mood, message[:MAX_CHARS].lower())
     if reply is not None:
-        mood.given[reply] += 1
-    return reply if reply is not None and mood.given[reply] <= PATIENCE else None
+        mood.replies[reply] += 1
+    return reply if reply is not None and mood.replies[reply] <= PATIENCE else None
 
 
 def _reply(data: Mapping[str, Any], mood: Mood, text: str) -> str | None:
@@ -131,7 +131,7 @@ def _next_wish(data: Mapping[str, Any], mood: Mood, begin: str) -> str | None:
         mood.over = True
         return None
     mood.at, mood.changed, mood.acted, mood.settled = mood.at + 1, False, False, False
-    mood.given.clear()
+    mood.replies.clear()
     return f"{begin} {words_of(data['wishes'][mood.at])}"
 
 
@@ -149,7 +149,7 @@ def _reply_to_offer(wish: dict[str, Any], mood: Mood, text: str, numbers: list[s
         return f"No. It is the {wish['item']}."
     if wish.get("instead") and not mood.changed:
         mood.changed = True
-        mood.given.clear()
+        mood.replies.clear()
         return f"Wait, I have changed my mind. {words_of(wish['instead'])}"
     mood.settled = True
     return "Yes, please."

@@ -44,8 +44,8 @@ class AskCustomer(Toolkit):
     def _attempt(self, message: str) -> Attempt:
         if not message.strip():
             raise ToolError("the message is empty; say or ask something")
-        said: Message = {"role": "assistant", "content": message}
-        return Attempt(self.task, (*self.messages, said), message[:MAX_CHARS], (), 0)
+        turn: Message = {"role": "assistant", "content": message}
+        return Attempt(self.task, (*self.messages, turn), message[:MAX_CHARS], (), 0)
 
     def _reply(self, message: str, reply: str | None) -> str:
         if reply is None:

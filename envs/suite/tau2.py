@@ -130,7 +130,7 @@ class DomainTools(Toolkit):
                 log.debug("task %s: %s: %s", self.data["row"].get("id"), action["name"], error)
         criteria = _parsed(self.data["row"]).evaluation_criteria
         assertions = (criteria.env_assertions if criteria is not None else None) or []
-        hold = [bool(self.world.run_env_assertion(one, raise_assertion_error=False)) for one in assertions]
+        hold = [bool(self.world.run_env_assertion(assertion, raise_assertion_error=False)) for assertion in assertions]
         return {"database": self.world.get_db_hash(), "right": right.get_db_hash(), "assertions": hold}
 
     def snapshot(self) -> Any:
@@ -189,11 +189,11 @@ class Tau2(ToolEnv):
         """Judge each part that the task's `reward_basis` may name, and their product."""
         data, final = attempt.task.data, attempt.final
         texts = [text for role, text in conversation(attempt) if role == "assistant"]
-        wanted = [action for action in data["actions"] if action["by"] == "assistant"]
+        actions = [action for action in data["actions"] if action["by"] == "assistant"]
         holds = {
             "DB": final["database"] == final["right"],
             "COMMUNICATE": all(says(texts, text) for text in data["outputs"]),
-            "ACTION": all(any(_matches(action, call) for call in attempt.calls) for action in wanted),
+            "ACTION": all(any(_matches(action, call) for call in attempt.calls) for action in actions),
             "ENV_ASSERTION": all(final["assertions"]),
         }
         parts = {name.lower(): float(value) for name, value in holds.items()}

@@ -72,8 +72,8 @@ def tools_from_mcp(
     if isinstance(command, str):
         raise UsageError(f"command is {command!r}; expected a list of words, such as ['npx', '-y', 'a-server']")
     if (url and (task_variables or task_arguments)) or (shared and (setup or final or task_variables)):
-        kept = "one connection serves all episodes" if shared else "a server at an address is started by others"
-        raise UsageError(f"{kept}, so a task cannot set it up; leave out {'shared=True' if shared else 'task_...'}")
+        reason = "one connection serves all episodes" if shared else "a server at an address is started by others"
+        raise UsageError(f"{reason}, so a task cannot set it up; leave out {'shared=True' if shared else 'task_...'}")
     variable_pairs = tuple(sorted((variables or {}).items()))
     budgets = (call_seconds, max_calls, max_seconds)
     _kit_class(bool(setup), bool(final), *budgets)  # refuses those that no call could keep
@@ -168,11 +168,11 @@ class _Judged(McpToolkit):
 
 @cache
 def _kit_class(
-    sets_up: bool, judged: bool, call_seconds: float, max_calls: int | None, max_seconds: float | None
+    sets_up: bool, has_final: bool, call_seconds: float, max_calls: int | None, max_seconds: float | None
 ) -> type[McpToolkit]:
     """Return a toolkit class with these budgets. They are checked like those of any toolkit."""
     budgets = {"call_seconds": call_seconds, "max_calls": max_calls, "max_seconds": max_seconds}
-    bases = (*((_SetUp,) if sets_up else ()), *((_Judged,) if judged else ())) or (McpToolkit,)
+    bases = (*((_SetUp,) if sets_up else ()), *((_Judged,) if has_final else ())) or (McpToolkit,)
     return type("McpToolkit", bases, budgets)
 
 
@@ -224,8 +224,8 @@ class McpTools:
         if task is not None and self.task_arguments is not None:
             server = replace(server, command=(*server.command, *map(str, self.task_arguments(task))))
         if task is not None and self.task_variables is not None:
-            own = {name: str(value) for name, value in self.task_variables(task).items()}
-            server = replace(server, variables=tuple(sorted((dict(server.variables) | own).items())))
+            variables = {name: str(value) for name, value in self.task_variables(task).items()}
+            server = replace(server, variables=tuple(sorted((dict(server.variables) | variables).items())))
         return server
 
     def _names(self) -> Sequence[str]:

@@ -26,9 +26,9 @@ def last_words(written: str) -> str:
 def start_failure(error: BaseException, written: str, seconds: float, served: bool) -> str:
     """Return why a server does not start or has ended. `written` is what it wrote to standard error, `served` says that
     it is at an address, and `seconds` is how long a start may take."""
-    first, _, rest = written.partition("\n")
-    status, rest = (first, rest) if first.startswith(ENDED) else ("", written)
-    if "mcp.server.fastmcp" in rest:
+    first, _, later_lines = written.partition("\n")
+    status, later_lines = (first, later_lines) if first.startswith(ENDED) else ("", written)
+    if "mcp.server.fastmcp" in later_lines:
         return (
             "it is a program for version 1 of MCP's SDK, and its Python has version 2 (No module named "
             "'mcp.server.fastmcp'): run it with a Python that has 'mcp<2', or write it with mcp.server.mcpserver"
@@ -49,4 +49,4 @@ def start_failure(error: BaseException, written: str, seconds: float, served: bo
     elif served:
         reason += "; expected an address of MCP over streamable HTTP, such as http://localhost:8000/mcp (the older "
         reason += "transport, whose addresses end in /sse, is not supported)"
-    return "; ".join(filter(None, (reason, status, last_words(rest))))
+    return "; ".join(filter(None, (reason, status, last_words(later_lines))))

@@ -17,6 +17,7 @@ from palaestra.cli.finding import DoctorFinding
 
 PURPOSES = {
     "train": "play and train models in this process",
+    "test": "run the tests of palaestra itself",
     "lora": "train adapters in place of whole models",
     "gguf": "convert GGUF files, and fetch the model smollm2",
     "quantized": "keep the optimizer's moments in 8 bits",

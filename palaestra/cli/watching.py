@@ -66,17 +66,17 @@ def watch(
     """Let the model play one episode, print it with its reward, and return it."""
     from palaestra.agents import Agent, TokenLimits, play
 
-    model, drawn = agent_options.model, np.random.default_rng(seed)
+    model, rng = agent_options.model, np.random.default_rng(seed)
     with open_agent(agent_options, env_id, slots=1, seed=seed or 0, environment=environment) as agent:
         assert agent.chat is not None, "a model that is loaded has a chat"
         environment = read_as(env_id, environment, model, agent.chat.tokenizer)
         with closing(arena(env_id, 1, **environment)) as places:
             if seats := getattr(places, "seats", ()):
                 raise UsageError(f"{env_id} is a game; name the model's seat, as in --env-options seat={seats[0]}")
-            number = int(drawn.integers(places.task_count)) if task is None else task
+            number = int(rng.integers(places.task_count)) if task is None else task
             if not 0 <= number < places.task_count:
                 raise UsageError(f"task is {number}; expected 0 to {places.task_count - 1}")
-            start = Start(number, int(drawn.integers(2**31)) if seed is None else seed)
+            start = Start(number, int(rng.integers(2**31)) if seed is None else seed)
             console.print(
                 f"{env_id}, task {start.task}, seed {start.seed}, played by {model}", style="dim", markup=False
             )

@@ -318,7 +318,7 @@ def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_pa
     after_steps(tmp_path).close()
     other = {"checkpoint_every": 7, "keep_checkpoints": 9, "recorded_groups": 0, "max_broken_share": 0.5}
     other |= {"eval_steps": 5, "early_stopping_patience": 2, "track": ("tensorboard",), "optimizer_offload": True}
-    other["rank_timeout"] = 60.0
+    other |= {"rank_timeout": 60.0, "stop_when": "solved"}
     other |= {
         "urls": (),
         "transfer": "nccl",

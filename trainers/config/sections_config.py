@@ -16,7 +16,7 @@ TrackerNames = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tens
 
 @dataclass(frozen=True, kw_only=True)
 class PromptConfig:
-    """What is changed in the prompts of a model that is loaded."""
+    """Changes to the prompts of a model that is loaded."""
 
     chat_template: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """File with a chat template in Jinja, in place of the model's own."""
@@ -78,7 +78,7 @@ class EngineConfig:
 
     kind: Literal["torch", "process", "vllm"] = "torch"
     """`torch` samples from the model in training, `process` from a copy in another process, `vllm` on servers."""
-    precision: Literal["same", "bfloat16"] = "same"
+    sampling_precision: Literal["same", "bfloat16"] = "same"
     """Precision of the built-in engine's matrix products on a CPU. `bfloat16` takes about half the time on a CPU with
     instructions for it; log-probs then differ from the trainer's by about 0.02, for which the loss should correct."""
     urls: Annotated[tuple[str, ...], SERVICE] = ()

@@ -100,8 +100,8 @@ class Background:
     def results(self) -> list[Control]:
         """Return the controls when all are trained. What the second process has not begun is run in this one."""
         here = [(piece, piece.run()) for piece, future in self._waiting[::-1] if future.cancel()]
-        rest = [(piece, future.result()) for piece, future in self._waiting if not future.cancelled()]
-        done = [*rest, *here[::-1]]
+        waited = [(piece, future.result()) for piece, future in self._waiting if not future.cancelled()]
+        done = [*waited, *here[::-1]]
         return [_control(name, [result for piece, result in done if piece.name == name]) for name in CONTROLS]
 
 

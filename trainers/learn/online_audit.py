@@ -151,7 +151,9 @@ def audited_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Pack
     if not len(gap_S):  # Without tokens to compare, the gap is unknown, not 0.
         return {}
     mean, worst, bound = float(gap_S.mean()), float(gap_S.max()), learner.config.play.max_logprob_gap
-    precise = learner.config.engine.precision == "same" and next(learner.model.parameters()).dtype == torch.float32
+    precise = (
+        learner.config.engine.sampling_precision == "same" and next(learner.model.parameters()).dtype == torch.float32
+    )
     if bound is not None:
         gap, allowed = mean, bound
     elif precise and all(engine.shares_weights for engine in trained_engines(learner.agent)):

@@ -153,8 +153,8 @@ class _Audit:
             if record.lessons:
                 return record.lessons[0].terms
             # An episode without a lesson may have no verdict of the judge.
-            known = _rewarded(record) and recipe.judge is None and not isinstance(recipe.shaping, UnloadedPart)
-            return recipe.shaping(record.episode) if known else None
+            computable = _rewarded(record) and recipe.judge is None and not isinstance(recipe.shaping, UnloadedPart)
+            return recipe.shaping(record.episode) if computable else None
 
         scored_episodes = tuple(Scored(record.episode, terms(record), fault=record.episode.fault) for record in records)
         copies = [

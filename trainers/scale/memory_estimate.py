@@ -200,7 +200,11 @@ def _playing(shape: Outline, config: GRPOConfig, *, on_gpu: bool) -> tuple[Part,
     slots, whole = config.play.slots, config.play.slots * config.longest_row
     cached = min(config.play.cache_tokens or whole, whole)
     prefill = min(_PREFILL_TOKENS, whole) * (shape.width + shape.inner) * shape.bytes * 4
-    packed = 0 if on_gpu else packed_weights(shape.model) * (shape.bytes if config.engine.precision == "same" else 2)
+    packed = (
+        0
+        if on_gpu
+        else packed_weights(shape.model) * (shape.bytes if config.engine.sampling_precision == "same" else 2)
+    )
     return (
         *([Part("packed weights", packed, "matrices in the layout in which a CPU samples faster")] if packed else []),
         Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),

@@ -79,13 +79,13 @@ def engine_maker(config: RunConfig) -> EngineMaker:
     if isinstance(config, SFTConfig):
         return TorchEngine
     engine = config.engine
-    built_in: dict[str, Any] = {"cache_tokens": config.play.cache_tokens, "precision": engine.precision}
+    built_in: dict[str, Any] = {"cache_tokens": config.play.cache_tokens, "precision": engine.sampling_precision}
     if engine.kind == "torch":
         return partial(TorchEngine if here().count == 1 else WholeEngine, **built_in)
     if engine.kind == "process":
         return partial(ProcessEngine, **built_in, deadline=engine.restart_seconds)
     options, ranks = asdict(engine), here()
-    del options["kind"], options["precision"]
+    del options["kind"], options["sampling_precision"]
     options["urls"] = servers(engine.urls, ranks)
     return partial(VllmEngine, **options)
 
@@ -115,7 +115,10 @@ def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
 def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
     """Give a model the dtype, the engine and the adapter of the run, unless it has them already."""
     dtype = compute_type(config)
-    other_engine = isinstance(config, GRPOConfig) and (config.engine.kind, config.engine.precision) != ("torch", "same")
+    other_engine = isinstance(config, GRPOConfig) and (config.engine.kind, config.engine.sampling_precision) != (
+        "torch",
+        "same",
+    )
     shares_weights = any(engine.shares_weights for engine in trained_engines(local.agent))
     if next(local.model.parameters()).dtype != getattr(torch, dtype) or (other_engine and shares_weights):
         model, maker = cast_weights(local.model, dtype), engine_maker(config)
@@ -153,8 +156,8 @@ def _slow_precision(config: RunConfig) -> str:
     on_cpu = find_device(config.device).type == "cpu" and platform.machine() in ("x86_64", "AMD64")
     if not on_cpu or has_bfloat16():
         return ""
-    samples = isinstance(config, GRPOConfig) and config.engine.precision == "bfloat16"
-    setting = "--scale.precision float32" if compute_type(config) == "bfloat16" else "--engine.precision same"
+    samples = isinstance(config, GRPOConfig) and config.engine.sampling_precision == "bfloat16"
+    setting = "--scale.precision float32" if compute_type(config) == "bfloat16" else "--engine.sampling-precision same"
     if not samples and setting.endswith("same"):
         return ""
     return f"this CPU has no instructions for bfloat16, so it is several times slower than {setting}"
