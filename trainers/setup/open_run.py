@@ -115,10 +115,8 @@ def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
 def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
     """Give a model the dtype, the engine and the adapter of the run, unless it has them already."""
     dtype = compute_type(config)
-    other_engine = isinstance(config, GRPOConfig) and (config.engine.kind, config.engine.sampling_precision) != (
-        "torch",
-        "same",
-    )
+    engine = config.engine if isinstance(config, GRPOConfig) else None
+    other_engine = engine is not None and (engine.kind, engine.sampling_precision) != ("torch", "same")
     shares_weights = any(engine.shares_weights for engine in trained_engines(local.agent))
     if next(local.model.parameters()).dtype != getattr(torch, dtype) or (other_engine and shares_weights):
         model, maker = cast_weights(local.model, dtype), engine_maker(config)
