@@ -42,7 +42,7 @@ class PackedLayers:
         self._model, self._dtype = model, None if precision == "same" else torch.bfloat16
         if self._dtype is not None and not _can_pack(model):
             raise UsageError(
-                "engine.sampling_precision bfloat16 is for models on an x86 CPU; elsewhere set the precision of the whole "
+                "engine.sampling_precision bfloat16 is for models on an x86 CPU; else set the precision of the whole "
                 "run, --scale.precision bfloat16"
             )
         self._packed: dict[Any, Tensor] = {}
