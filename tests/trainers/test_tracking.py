@@ -53,25 +53,25 @@ def go(folder, config=None, steps=None):
 
 def test_each_step_is_told_once_though_the_run_is_killed_and_a_tracker_comes_late(tmp_path, model, monkeypatch):
     heard, late = [], []
-    monkeypatch.setitem(tracking.TRACKERS, "wandb", lambda *_: Heard(heard))
+    monkeypatch.setitem(tracking.TRACKERS, "tensorboard", lambda *_: Heard(heard))
     monkeypatch.setitem(tracking.TRACKERS, "trackio", lambda *_: Heard(late))
     run, options = tmp_path / "run", {"eval_steps": 2, "checkpoint_every": 1, "eval_tasks": 1, "steps": 3}
-    go(run, run_of(model, track=("wandb",), **options), steps=1)
-    go(run, run_of(model, track=("wandb",), **options), steps=2)
+    go(run, run_of(model, track=("tensorboard",), **options), steps=1)
+    go(run, run_of(model, track=("tensorboard",), **options), steps=2)
     for path in (run / "checkpoints").iterdir():  # Steps that were told of come again.
         if path.name > "step-000001":
             path.rename(tmp_path / path.name)
-    go(run, run_of(model, track=("wandb", "trackio", "wandb"), **options))
+    go(run, run_of(model, track=("tensorboard", "trackio", "tensorboard"), **options))
     assert sorted(heard) == sorted(late) == TOLD
 
 
 def test_a_tracker_that_fails_is_left_out_with_one_note_and_the_run_goes_on(tmp_path, model, monkeypatch):
     heard = []
-    monkeypatch.setitem(tracking.TRACKERS, "wandb", lambda *_: Heard())
+    monkeypatch.setitem(tracking.TRACKERS, "tensorboard", lambda *_: Heard())
     monkeypatch.setitem(tracking.TRACKERS, "trackio", lambda *_: Heard(heard))
-    notes = go(tmp_path / "run", run_of(model, track=("wandb", "trackio"), steps=2))
-    assert [note for note in notes if "wandb" in note] == [
-        "wandb failed and gets no more of this run (ConnectionError: no route to host); the run goes on"
+    notes = go(tmp_path / "run", run_of(model, track=("tensorboard", "trackio"), steps=2))
+    assert [note for note in notes if "tensorboard" in note] == [
+        "tensorboard failed and gets no more of this run (ConnectionError: no route to host); the run goes on"
     ]
     assert sorted(heard) == [(0, "eval"), (1, "step"), (2, "eval"), (2, "step")]
     assert Run.read(tmp_path / "run").finished
@@ -81,12 +81,12 @@ def test_an_absent_or_broken_library_is_refused_before_anything_is_made(tmp_path
     def broken(*_):
         raise PermissionError("no")
 
-    config = run_of(model, track=("wandb",))
-    monkeypatch.setitem(tracking.TRACKERS, "wandb", broken)
-    with pytest.raises(UsageError, match="--track wandb: it cannot be opened: PermissionError: no"):
+    config = run_of(model, track=("tensorboard",))
+    monkeypatch.setitem(tracking.TRACKERS, "tensorboard", broken)
+    with pytest.raises(UsageError, match="--track tensorboard: it cannot be opened: PermissionError: no"):
         go(tmp_path / "run", config)
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'palaestra\[wandb\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'palaestra\[tensorboard\]'"):
         go(tmp_path / "run", config)
     assert not (tmp_path / "run" / "before.json").exists()
 
