@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from palaestra.authorship import foreign_line
 from palaestra.envs.checks import trials
 from palaestra.envs.checks.cheats import calls_of, crashing_calls
-from palaestra.envs.checks.findings import Noted, require, require_same
+from palaestra.envs.checks.findings import Noted, Skipped, require, require_same
 from palaestra.envs.checks.trials import Chair, Subject
 from palaestra.envs.core import branches, calls
 from palaestra.episode import Call, Ending, Message, Status
@@ -103,13 +103,13 @@ def _warned() -> Iterator[list[logging.LogRecord]]:
 
 
 def branches_go_on_alike(subject: Subject) -> None:
-    """Require that an episode continues from a snapshot as it did before; environments without snapshots pass."""
+    """Require that an episode continues from a snapshot as it did before."""
     for chair in subject.chairs():
         event = chair.begin(3, 5)
         try:
             branches.take(chair.machine)
-        except UsageError:
-            continue
+        except UsageError as error:
+            raise Skipped(f"its episodes cannot be branched: {error}") from None
         if event.ending is None and chair.schemas and chair.max_turns > 1:
             event = chair.say(calls_of(chair, "1", chair.schemas))
         if event.ending is not None:

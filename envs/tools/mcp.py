@@ -74,6 +74,8 @@ def tools_from_mcp(
     if (url and (task_variables or task_arguments)) or (shared and (setup or final or task_variables)):
         reason = "one connection serves all episodes" if shared else "a server at an address is started by others"
         raise UsageError(f"{reason}, so a task cannot set it up; leave out {'shared=True' if shared else 'task_...'}")
+    if not (setup is None or isinstance(setup, str) or callable(setup[1])):
+        raise UsageError(f"setup is {setup!r}; expected a tool's name, or (name, a function of the task)")
     variable_pairs = tuple(sorted((variables or {}).items()))
     budgets = (call_seconds, max_calls, max_seconds)
     _kit_class(bool(setup), bool(final), *budgets)  # refuses those that no call could keep

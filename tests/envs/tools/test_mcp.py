@@ -100,6 +100,7 @@ def test_of_a_servers_tools_those_that_are_allowed_are_offered():
         ([], {"url": "ftp://x/mcp"}, "expected one like"),
         (PLAIN, {"token_env": "NO_SUCH_TOKEN", "url": "x"}, "is a command or a url"),
         (PLAIN, {"start_seconds": 0}, "start_seconds is 0"),
+        (PLAIN, {"setup": ("echo", {"text": "x"})}, "a function of the task"),
     ],
 )
 def test_settings_that_never_work_are_told_when_the_environment_opens(command, options, says):
