@@ -45,8 +45,11 @@ _FAILED = "Error: the environment failed on this turn"
 """Start of the message for an exception in a foreign environment's `step` (`envs.arena.foreign`)."""
 
 
-def check(env_id: str, options: Mapping[str, object] | None = None) -> list[CheckFinding]:
-    """Run every check and return the findings; the message of a failed one says what to change.
+def check(
+    env_id: str, options: Mapping[str, object] | None = None, on_check: Callable[[str], None] = lambda name: None
+) -> list[CheckFinding]:
+    """Run every check and return the findings; the message of a failed one says what to change. `on_check` is called
+    with the name of each check before it runs.
 
     `options` go to the environment's constructor. Raise an error if the environment cannot be opened because of them,
     or because an extra is missing.
@@ -54,14 +57,15 @@ def check(env_id: str, options: Mapping[str, object] | None = None) -> list[Chec
     subject = Subject(env_id, options)
     seats = subject.seats  # Before any check: all of them would fail where it cannot be loaded or played.
     if subject.entry_point is None:
-        return measure(FOREIGN_CHECKS, subject)
+        return measure(FOREIGN_CHECKS, subject, on_check)
     try:
         next(subject.chairs()).begin()
     except Exception as error:  # The checks report any other fault of the environment.
         if isinstance(error, MissingExtra) or (options and isinstance(error, UsageError)):
             raise
     left_out = OF_ONE_SEAT if len(seats) > 1 else OF_GAMES
-    return measure({name: function for name, function in CHECKS.items() if function not in left_out}, subject)
+    checks = {name: function for name, function in CHECKS.items() if function not in left_out}
+    return measure(checks, subject, on_check)
 
 
 def settings_are_known(subject: Subject) -> None:

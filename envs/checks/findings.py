@@ -60,8 +60,11 @@ def require(condition: Any, message: str, kind: type[Unmet] = Unmet) -> None:
         raise kind(message)
 
 
-def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[CheckFinding]:
-    """Run every check on a subject and return the findings. Failures of tools are kept out of the log."""
+def measure(
+    checks: Mapping[str, Callable[[Any], None]], subject: Any, on_check: Callable[[str], None] = lambda name: None
+) -> list[CheckFinding]:
+    """Run every check on a subject, after `on_check` with its name, and return the findings. Failures of tools are kept
+    out of the log."""
     log = logging.getLogger("palaestra.envs")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -69,6 +72,7 @@ def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[C
         reported_by: dict[tuple[str, str], str] = {}
         findings: list[CheckFinding] = []
         for name, function in checks.items():
+            on_check(name)
             findings.append(_measured(name, function, subject, reported_by))
         return findings
     finally:

@@ -1,14 +1,15 @@
 """`palaestra check ID`: test whether an environment keeps the contract."""
 
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from palaestra.cli.display import show_line
+from palaestra.cli.display import note, show_line
 from palaestra.cli.ids import resolve
 from palaestra.cli.output import Reported, run_reported
 from palaestra.errors import MissingExtra, UsageError
@@ -16,6 +17,8 @@ from palaestra.plain import from_pairs
 from palaestra.registry import as_registered, games, registered
 
 INDENT = 7
+REPORT_SECONDS = 10.0
+"""Seconds after which a line names the check that runs."""
 STYLES = {"ok": "green", "skip": "none", "FAIL": "red"}
 
 
@@ -50,7 +53,7 @@ def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
     for env_id in dict.fromkeys([*named_ids, *([*registered(), *games()] if options.all or not named_ids else ())]):
         show_line(console, as_registered(env_id), "bold")
         try:
-            findings = check(env_id, chosen if env_id in named_ids else {})
+            findings = check(env_id, chosen if env_id in named_ids else {}, _reporter())
         except MissingExtra as lacking:
             if env_id in named_ids:
                 raise
@@ -76,6 +79,20 @@ def _check(options: CheckOptions, figures: dict[str, Any]) -> int:
     if absent:
         show_line(console, f"not checked, for they are not installed: {', '.join(absent)}")
     return 1 if failed else 0
+
+
+def _reporter() -> Callable[[str], None]:
+    """Return a function that names the check that begins, at most every REPORT_SECONDS: findings come at the end."""
+    reported = began = time.monotonic()
+
+    def report(name: str) -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if now - reported >= REPORT_SECONDS:
+            note(f"{now - began:.0f} s, now: {name}")
+            reported = now
+
+    return report
 
 
 def _show(outcome: str, text: str, console: Console) -> None:

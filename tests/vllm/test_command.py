@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from palaestra.agents.engines.vllm.engine import VllmEngine
 
 END_SECONDS = 20
+START_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +37,13 @@ def running() -> dict[int, tuple[int, list[bytes]]]:
 
 
 def sessions_of(port: str) -> set[int]:
-    """Of the server that listens on a port: it and all that it started are in one."""
-    return {session for session, words in running().values() if port.encode() in words and b"--port" in words}
+    """Of the server that listens on a port: it and all that it started are in one. A killed one begins anew."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        if there := {session for session, words in running().values() if port.encode() in words and b"--port" in words}:
+            return there
+        time.sleep(0.2)
+    raise AssertionError(f"no server listens on port {port}")
 
 
 def within(sessions: set[int]) -> list[int]:
@@ -45,10 +51,16 @@ def within(sessions: set[int]) -> list[int]:
     return [process for process, (session, _) in running().items() if session in sessions]
 
 
-def server_of(port: str) -> int:
-    """The process that a client talks to: below the one that keeps its session."""
-    own = within(sessions_of(port))
-    return next(one for one in own if b"keeper.py" not in Path(f"/proc/{one}/cmdline").read_bytes())
+def server_of(port: str, killed: int = 0) -> int:
+    """The process that a client talks to, other than the killed one: below the one that keeps its session."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        words = running()
+        for one in within(sessions_of(port)):
+            if one != killed and one in words and not any(b"keeper.py" in word for word in words[one][1]):
+                return one
+        time.sleep(0.2)
+    raise AssertionError(f"no new server listens on port {port}")
 
 
 def test_log_probs_of_an_untied_head_stay_exact_after_many_updates(served):
@@ -70,7 +82,7 @@ def test_no_turn_is_lost_when_the_server_is_killed_under_load(served, command):
     for ticket, completion in found.items():
         assert served.gap(asked[ticket], completion) < served.tolerance, "it came back with other weights"
         assert set(completion.versions) == {served.engine.version}
-    assert server_of(port) != killed
+    assert server_of(port, killed) != killed
     assert served.engine.health() == ""
 
 
