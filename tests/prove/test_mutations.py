@@ -224,9 +224,9 @@ MUTATIONS = {
         "trainers/test_samplers.py::test_what_is_known_of_a_task_fades_with_each_new_group_of_it",
     ),
     "old caches under new weights in the middle of a turn": Mutation(
-        "agents/engines/torch_engine.py",
-        "            slot.cached, slot.fresh = [], True\n            if slot.ticket is None:\n",
-        "            if slot.ticket is None:\n                slot.cached, slot.fresh = [], True\n",
+        "agents/engines/rows.py",
+        "        self.cached, self.fresh = [], True\n        if self.ticket is None:\n",
+        "        if self.ticket is None:\n            self.cached, self.fresh = [], True\n",
         "agents/test_torch_engine.py::test_new_weights_in_the_middle_of_a_turn_read_all_of_it_anew",
     ),
 }
