@@ -1,7 +1,7 @@
 """Linear layers in oneDNN's own layout of the weights, with which a CPU samples faster.
 
-A decode step multiplies each matrix with a few rows, and a plain `Linear` spends a third to a half of that time on
-reading the matrix in an unsuitable order. So an engine on an x86 CPU keeps a second copy of the matrices in a blocked
+A decode step multiplies each matrix with a few rows. With a plain `Linear` this took 1.5 to 1.7 times as long as in a
+blocked layout (SmolLM2-135M, 12 and 32 rows). So an engine on an x86 CPU keeps a second copy of the matrices in that
 layout, and uses it while it samples. The copy holds the weights as they are used: with the adapter added, so that an
 adapter costs nothing in play. It is made again after the weights have changed, and dropped when the engine is released.
 
@@ -9,7 +9,7 @@ In float32 the results are those of the plain layers, except for the order of th
 half the memory and time, on a CPU with instructions for it, and log-probs differ by some hundredths.
 
 Left out: small models, which gain nothing; layers that are not `Linear`, such as fused experts; and int8, since
-activations of language models have outliers: with one scale for each step, SmolLM2-135M's log-probs differed by 1.0 on
+activations of language models have outliers: with one scale for all inputs of a layer, SmolLM2-135M's log-probs differed by 1.0 on
 average (0.02 in bfloat16).
 """
 
