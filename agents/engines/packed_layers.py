@@ -9,8 +9,8 @@ In float32 the results are those of the plain layers, except for the order of th
 half the memory and time, on a CPU with instructions for it, and log-probs differ by some hundredths.
 
 Left out: small models, which gain nothing; layers that are not `Linear`, such as fused experts; and int8, since
-activations of language models have outliers: with one scale for all inputs of a layer, SmolLM2-135M's log-probs differed by 1.0 on
-average (0.02 in bfloat16).
+activations of language models have outliers: with one scale for all inputs of a layer, SmolLM2-135M's log-probs
+differed by 1.0 on average (0.02 in bfloat16).
 """
 
 import platform

@@ -101,6 +101,11 @@ class EngineConfig:
                 f"engine.kind is {self.kind!r} and engine.urls is {self.urls}; servers are named for vllm, and only "
                 "for vllm: --engine.kind vllm --engine.urls http://127.0.0.1:8000"
             )
+        if self.kind == "vllm" and self.sampling_precision != "same":
+            raise ConfigError(
+                "engine.sampling_precision is of the built-in engine; vLLM's is set where it is served: palaestra serve "
+                "vllm"
+            )
 
 
 @dataclass(frozen=True, slots=True)

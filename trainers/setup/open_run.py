@@ -152,11 +152,12 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
 def _slow_precision(config: RunConfig) -> str:
     """Return a note if a run computes in bfloat16 on an x86 CPU without instructions for it; "" otherwise."""
     on_cpu = find_device(config.device).type == "cpu" and platform.machine() in ("x86_64", "AMD64")
-    if not on_cpu or has_bfloat16():
-        return ""
-    samples = isinstance(config, GRPOConfig) and config.engine.sampling_precision == "bfloat16"
-    setting = "--scale.precision float32" if compute_type(config) == "bfloat16" else "--engine.sampling-precision same"
-    if not samples and setting.endswith("same"):
+    setting = ""
+    if compute_type(config) == "bfloat16":
+        setting = "--scale.precision float32"
+    elif isinstance(config, GRPOConfig) and config.engine.sampling_precision == "bfloat16":
+        setting = "--engine.sampling-precision same"
+    if not (setting and on_cpu) or has_bfloat16():
         return ""
     return f"this CPU has no instructions for bfloat16, so it is several times slower than {setting}"
 
