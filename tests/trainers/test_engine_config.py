@@ -41,3 +41,8 @@ def test_the_config_names_the_engine():
 def test_a_run_may_go_on_with_another_engine():
     saved = grpo_config("two-hop", model="m")
     assert refused(saved, grpo_config("two-hop", model="m", engine={"kind": "vllm", "urls": [URL]})) == ""
+
+
+def test_a_precision_of_sampling_is_refused_where_servers_sample():
+    with pytest.raises(ConfigError, match="setting of the built-in engine"):
+        EngineConfig("vllm", urls=("http://127.0.0.1:8000",), sampling_precision="bfloat16")

@@ -103,8 +103,7 @@ class EngineConfig:
             )
         if self.kind == "vllm" and self.sampling_precision != "same":
             raise ConfigError(
-                "engine.sampling_precision is of the built-in engine; vLLM's is set where it is served: palaestra serve "
-                "vllm"
+                "engine.sampling_precision is a setting of the built-in engine; vLLM's precision is that of its servers"
             )
 
 
