@@ -31,7 +31,7 @@ demo-real: with-gguf  ## a pretrained model, SmolLM2-135M, learns the same: 10 m
 	@.venv/bin/palaestra demo two-hop --model smollm2 --seed $(SEED) --steps 8 --play.max-turn-tokens 24 \
 		--play.max-episode-tokens 256 --scale.lora-r 16 --optimizer.learning-rate 5e-4
 
-test: with-test  ## the tests, under five minutes
+test: with-test  ## the tests, some minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 3 --dist loadfile
 
 test-browser: with-test,chromium,miniwob,docs  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
