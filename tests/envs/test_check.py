@@ -224,7 +224,7 @@ def test_what_is_not_installed_is_skipped_and_nothing_fails(monkeypatch, capsys)
 def test_all_registered_environments_are_checked_with_all(monkeypatch, capsys):
     import palaestra.cli.check as page
 
-    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options: [])
+    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options, report: [])
     monkeypatch.setattr(page, "games", list)
     monkeypatch.setattr(page, "registered", lambda: ["palaestra/Calculator-v0", "palaestra/TwoHop-v0"])
     for typed in (["--all"], [], ["--all", "two-hop"]):

@@ -125,7 +125,7 @@ def test_the_command_ends_with_what_failed(monkeypatch, capsys):
         CheckFinding("three", True),
         CheckFinding("four", True, "no demonstrator", True),
     ]
-    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options: found)
+    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options, report: found)
     assert command(["check", "two-hop"]) == 1
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
         ["skip", "two,"], ["ok", "three"], ["FAIL", "one"], ["1", "failed"],
@@ -183,6 +183,6 @@ def test_a_game_keeps_the_id_that_it_was_registered_with(monkeypatch, capsys):
     import palaestra
 
     palaestra.register_game("test/Kept_v0", "flawed:Pair")
-    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options: [])
+    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options, report: [])
     command(["check", "test/Kept_v0"])
     assert capsys.readouterr().out.splitlines()[0].strip() == "test/Kept_v0"
