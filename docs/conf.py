@@ -22,7 +22,16 @@ CHAPTERS = {
     "Start": ("quick_start", "coming_from", "from_python", "debug_a_reward"),
     "Environments": ("write_an_environment", "sandbox", "search_tool", "browser", "tools"),
     "Training": ("train", "task_data", "scale", "engines", "analysis"),
-    "Research": ("your_own_parts", "reward_model", "reagent", "papers", "study", "results", "benchmarks"),
+    "Research": (
+        "your_own_parts",
+        "reward_model",
+        "reagent",
+        "papers",
+        "study",
+        "study_tables",
+        "results",
+        "benchmarks",
+    ),
     "Look up": (
         *(f"reference/{room.rpartition('.')[2]}" for room in ROOMS),
         "genindex",

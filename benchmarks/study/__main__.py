@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import tyro
 from one_run import run
 from parts import COMPARISONS, PARTS
-from report import BEGIN, END, write
+from report import BEGIN, BEGIN_CLAIMS, END, write
 from results import Results
 
 HERE = Path(__file__).resolve().parent
@@ -47,7 +47,9 @@ class Options:
     results: Path = field(default=HERE.parent / "results" / "study")
     """Where each run's figures go, a file a comparison and a line a run."""
     page: Path = HERE.parents[1] / "docs" / "study.md"
-    """Whose tables are written."""
+    """The page whose table of claims is written."""
+    appendix: Path = HERE.parents[1] / "docs" / "study_tables.md"
+    """The page whose tables are written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,8 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     small = options.miniature is not None
     if options.miniature is not None:
         folder = options.miniature
-        (folder / "study.md").write_text(f"{BEGIN.format(options.part)}\n{END}\n", encoding="utf-8")
-        kept = {"starts": folder / "starts", "results": folder / "results", "page": folder / "study.md"}
+        kept = {"starts": folder / "starts", "results": folder / "results"}
+        kept |= {"page": folder / "study.md", "appendix": folder / "study_tables.md"}
+        for path, begin in ((kept["page"], BEGIN_CLAIMS), (kept["appendix"], BEGIN.format(options.part))):
+            path.write_text(f"{begin}\n{END}\n", encoding="utf-8")
         options = replace(options, seeds=1, **kept)
     if unknown := [name for name in options.only if name not in PARTS[options.part]]:
         raise SystemExit(f"no comparison is called {unknown[0]!r}; there are {', '.join(PARTS[options.part])}")
@@ -73,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 done = next(as_completed(running))
                 name, arm = running.pop(done)
                 failed += not _kept(results, name, arm, seed, done)
-    write(options.page, results, options.part)
+    write(options.page, options.appendix, results, options.part)
     missing = sum(len(list(_missing(options, results, seed))) for seed in range(options.seeds))
     print(f"{missing} runs are missing; the same command goes on" if missing else "every run is there")
     return 1 if failed else 0

@@ -1,7 +1,7 @@
 """The comparisons of the study: a claim, a setting in which its mechanism acts, and the arms that differ in it alone.
 
-Settings are the pilot's, which ran with other seeds; docs/study.md says them in words. All arms of a comparison have
-the same tasks, evaluation and number of generated tokens, and for each seed the same start model unless it is what
+Settings are the pilot's, which ran with other seeds; docs/study_tables.md says them in words. All arms of a comparison
+have the same tasks, evaluation and number of generated tokens, and for each seed the same start model unless it is what
 differs.
 """
 

@@ -1,7 +1,7 @@
 """The comparisons of PART=reagent: a judge that is taught, and second attempts that have read a critique.
 
-As in `arms`, the arms of a comparison differ in one thing and have the same number of generated tokens; docs/study.md
-says the settings in words.
+As in `arms`, the arms of a comparison differ in one thing and have the same number of generated tokens;
+docs/study_tables.md says the settings in words.
 """
 
 from arms import Arm, Comparison

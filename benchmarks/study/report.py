@@ -1,7 +1,7 @@
-"""Tables and one picture of the study, written into its page between two marks; what is around them is left alone.
+"""Tables and pictures of the study, written between two marks of its pages; what is around them is left alone.
 
-Intervals are Student's t over seeds, 95 %; differences are paired by seed. Left out: words on what holds, which stand
-on the page and are written by who has read the tables.
+The page has the table of claims and the pictures, the appendix the tables of each part. Intervals are Student's t over
+seeds, 95 %; differences are paired by seed. Left out: the words around them, which are written by hand.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from arms import Comparison
+from claims import area, claims_table, reach
 from parts import PARTS
 from results import Results
 from useful import table as useful_table
 
-from palaestra.trainers.evaluation.intervals import student_quantile
-
 BEGIN, END = "<!-- tables of PART={}: written by make study -->", "<!-- end of the tables -->"
+BEGIN_CLAIMS = "<!-- table of claims: written by make study -->"
 PICTURES = {"algorithms": "pictures/study.png", "reagent": "pictures/study-reagent.png"}
 Line = Mapping[str, Any]
 
@@ -113,42 +113,40 @@ SHOWN = {
 }
 
 
-def area(line: Line) -> float:
-    """Mean success of the points after the start: the area under the curve."""
-    return float(np.mean([point["success"] for point in line["curve"][1:]]))
-
-
 def interval(values: Sequence[float]) -> str:
     """A mean, and how far its interval reaches."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return f"{mean:+.3f}"
-    return f"{mean:+.3f} ± {student_quantile(len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
+    return f"{mean:+.3f} ± {reach(values):.3f}"
 
 
 def verdict(values: Sequence[float]) -> str:
     """What the interval of a difference says."""
     if len(values) < 5:
         return "too few seeds"
-    reach = student_quantile(len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return "not resolved" if abs(np.mean(values)) <= reach else ("more" if np.mean(values) > 0 else "less")
+    if abs(np.mean(values)) <= reach(values):
+        return "not resolved"
+    return "more" if np.mean(values) > 0 else "less"
 
 
-def write(page: Path, results: Results, part: str) -> None:
-    """The tables of a part into the page, and its picture beside it."""
-    parts = [_section(name, comparison, results) for name, comparison in PARTS[part].items()]
+def write(page: Path, appendix: Path, results: Results, part: str) -> None:
+    """Write the claims into the page, the tables of a part into the appendix, and the part's picture beside them."""
+    _draw(page.parent / PICTURES[part], results, PARTS[part])
+    tables = [_section(name, comparison, results) for name, comparison in PARTS[part].items()]
     if part == "algorithms":
-        parts.append(useful_table())
-    text, begin, picture = page.read_text(encoding="utf-8"), BEGIN.format(part), PICTURES[part]
+        tables.append(useful_table())
+    _between(appendix, BEGIN.format(part), "\n\n".join(tables))
+    _between(page, BEGIN_CLAIMS, claims_table(results))
+
+
+def _between(page: Path, begin: str, written: str) -> None:
+    """Replace what stands between two marks of a page."""
+    text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(begin)
     if not rest or END not in rest:
         raise SystemExit(f"{page} has no {begin!r} and {END!r}, between which the tables are written")
-    after = rest.partition(END)[2]
-    shown = [f"![Success by generated tokens, means over seeds]({picture})"] * _draw(
-        page.parent / picture, results, PARTS[part]
-    )
-    tables = "\n\n".join([*shown, *parts])
-    page.write_text(f"{before}{begin}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{begin}\n\n{written}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def _section(name: str, comparison: Comparison, results: Results) -> str:
@@ -197,8 +195,8 @@ def _final(line: Line) -> float:
     return float(line["curve"][-1]["success"])
 
 
-def _draw(picture: Path, results: Results, part: Mapping[str, Comparison]) -> bool:
-    """A panel a comparison, a line an arm: the mean over seeds. Whether there is anything to show."""
+def _draw(picture: Path, results: Results, part: Mapping[str, Comparison]) -> None:
+    """Draw a panel for each comparison and a line for each arm: the mean over seeds. Draw nothing without runs."""
     from matplotlib.figure import Figure  # palaestra[plot]
 
     panels = {name: found for name, found in part.items() if any(results.of(name, arm) for arm in found.arms)}
@@ -217,4 +215,3 @@ def _draw(picture: Path, results: Results, part: Mapping[str, Comparison]) -> bo
         figure.supxlabel("thousand generated tokens", fontsize=8)
         picture.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(picture)
-    return bool(panels)

@@ -1,0 +1,177 @@
+"""The claims that the study tests, and the table that says what the runs found, with one correction for all of them.
+
+Each claim is one contrast: a difference between two arms, paired by seed. Its p-value is that of Student's t, corrected
+by Holm's method over the contrasts of this table and all others that the appendix shows. Left out: settings of the arms
+(`arms`, `reagent_arms`), and the words around the table, which are written by hand.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+from parts import COMPARISONS
+from results import Results
+
+from palaestra.trainers.evaluation.intervals import beta_share, student_quantile
+
+Line = Mapping[str, Any]
+Measure = Callable[[Line], float]
+LEVEL = 0.05
+"""Corrected p-values below it decide; others leave the claim open."""
+WORTH = 0.05
+"""Smallest difference that would matter, for the number of seeds that an open claim needs."""
+_TWO_SIDED_POWER = 1.96 + 0.84
+"""Standard errors away from 0 that are found in eight of ten studies."""
+
+
+def area(line: Line) -> float:
+    """Return the mean success of the points after the start: the area under the curve."""
+    return float(np.mean([point["success"] for point in line["curve"][1:]]))
+
+
+def _point(place: int, name: str) -> Measure:
+    return lambda line: float(line["curve"][place][name])
+
+
+def _second(line: Line) -> float:
+    return next(float(control["success"]) for control in line["controls"].values())
+
+
+def _zone(line: Line) -> float:
+    return -float(line["figures"]["last"]["zone"])
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A difference that is claimed to be above 0: a measure of `arm`, less that of `against` with the same seed."""
+
+    text: str
+    comparison: str
+    arm: str
+    against: str
+    measure: Measure = area
+    base: Measure | None = None
+    """Measure of `against`, if it is another one."""
+    of: str = ""
+    """What is measured, if it is not the area under the curve of success."""
+
+    def differences(self, results: Results) -> list[float]:
+        """Return the difference of each seed that both arms have."""
+        runs, others = results.of(self.comparison, self.arm), results.of(self.comparison, self.against)
+        base = self.base or self.measure
+        return [self.measure(runs[seed]) - base(others[seed]) for seed in runs if seed in others]
+
+
+CLAIMS = (
+    Claim("Real trajectories are a better start than stitched ones", "origin", "real", "stitched"),
+    Claim("Imitation is a better start than none", "origin", "stitched", "no SFT"),
+    Claim("VSPO learns more than GRPO", "vspo", "vspo", "grpo"),
+    Claim("VSPO at twice the rate learns more than GRPO at twice the rate", "vspo", "vspo, lr 2e-3", "grpo, lr 2e-3"),
+    Claim("VSPO's choice of groups is better than a random one", "vspo", "vspo", "random refill"),
+    Claim("Damping of VSPO's copies helps", "damping", "damped", "undamped"),
+    Claim("Dropping dead groups is enough", "vspo", "left out", "grpo"),
+    Claim("DAPO's resampling learns more than GRPO", "vspo", "dapo", "grpo"),
+    Claim("DAPO with as many optimizer steps learns more than GRPO", "vspo", "dapo, 12 steps", "grpo"),
+    Claim("Tasks drawn by a posterior teach more", "vspo", "posterior", "grpo"),
+    Claim("Curated tasks teach more, the cost of curation included", "curated", "curated", "unfiltered"),
+    Claim("The same, where curation is free", "curated", "curated, its tokens not counted", "unfiltered"),
+    Claim("PRS beats a binary reward where hardly a call is served", "prs-starved", "prs", "binary"),
+    Claim("PRS beats it where most calls cannot be read", "prs-format", "prs", "binary"),
+    Claim("PRS beats it where the right choice is unknown", "prs-choice", "prs", "binary"),
+    Claim("SCR as printed learns more than TCR", "sequence", "SCR as printed", "TCR"),
+    Claim("SCR with bounds 33 times as wide learns more than TCR", "sequence", "SCR, bounds x 33", "TCR"),
+    Claim("TCR learns more than T", "sequence", "TCR", "T"),
+    Claim("An upper bound of .28 is better than .20", "epsilon-high", "0.28", "0.20"),
+    Claim("An upper bound of .315 is better than .28", "epsilon-high", "0.315", "0.28"),
+    Claim("The overlong penalty shortens episodes", "overlong", "penalty", "without", _zone, of="share too long, less"),
+    Claim("The overlong penalty does not cost success", "overlong", "penalty", "without"),
+    Claim("A KL penalty of .2 helps hot steps", "kl", "0.2", "none"),
+    Claim("Training on two kinds of questions transfers better to a third", "diverse", "diverse", "single"),
+    Claim(
+        "GRPO lowers the error of a judge that was imitated", "judge", "grpo", "grpo",
+        _point(0, "error"), _point(-1, "error"), "error, less",
+    ),
+    Claim(
+        "A second attempt uses its critique (Reagent-C)", "reagent", "C", "C",
+        _second, _point(0, "success"), "success of second attempts less first",
+    ),
+    Claim("Reagent-R learns more than no judge", "reagent", "R", "none"),
+    Claim("Reagent-U learns more than no judge", "reagent", "U", "none"),
+    Claim("What a critique says matters to Reagent-U", "reagent", "U", "U, told the outcome alone"),
+)  # fmt: skip
+
+
+def claims_table(results: Results) -> str:
+    """Return the table of claims. A claim without two runs in both arms says that it was not run."""
+    differences = {claim: claim.differences(results) for claim in CLAIMS}
+    family = {claim: values for claim, values in differences.items() if len(values) > 1}
+    named = {(claim.comparison, frozenset((claim.arm, claim.against))) for claim in family if claim.measure is area}
+    for other in _other_contrasts():
+        if (other.comparison, frozenset((other.arm, other.against))) not in named:
+            values = other.differences(results)
+            family |= {other: values} if len(values) > 1 else {}
+    corrected = dict(zip(family, holm([student_p(values) for values in family.values()]), strict=True))
+    rows = [
+        f"Corrected over {len(family)} contrasts.",
+        "",
+        "| claim | contrast | effect | seeds | p | verdict | seeds it needs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for claim, values in differences.items():
+        rows.append(_row(claim, values, corrected.get(claim)))
+    return "\n".join(rows)
+
+
+def student_p(values: Sequence[float]) -> float:
+    """Return the two-sided p-value of Student's test that the mean of these differences is 0."""
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) / len(values) ** 0.5
+    if spread == 0.0:
+        return 1.0 if mean == 0.0 else 0.0
+    freedom = len(values) - 1
+    return beta_share(freedom / (freedom + (mean / spread) ** 2), freedom / 2, 0.5)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return Holm's corrected p-values, in the order of the given ones."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
+
+
+def reach(values: Sequence[float]) -> float:
+    """Return half of the width of the 95 % interval of the mean, by Student's t."""
+    return float(student_quantile(len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
+
+
+def _other_contrasts() -> Iterator[Claim]:
+    """Yield the differences that the appendix shows: each arm less the one that it is compared with."""
+    for name, comparison in COMPARISONS.items():
+        for arm in comparison.arms:
+            if arm != comparison.against:
+                yield Claim("", name, arm, comparison.against)
+
+
+def _row(claim: Claim, values: Sequence[float], p: float | None) -> str:
+    arms = claim.arm if claim.arm == claim.against else f"{claim.arm} - {claim.against}"
+    contrast = f"`{claim.comparison}`: {claim.of or arms}"
+    if p is None:
+        return f"| {claim.text} | {contrast} | not run |  |  | open |  |"
+    verdict = "open" if p >= LEVEL else "**for**" if np.mean(values) > 0 else "**against**"
+    needed = _needed(values) if verdict == "open" else ""
+    effect = f"{np.mean(values):+.3f} ± {reach(values):.3f}"
+    return f"| {claim.text} | {contrast} | {effect} | {len(values)} | {_shown(p)} | {verdict} | {needed} |"
+
+
+def _needed(values: Sequence[float]) -> str:
+    """Return what an open claim needs: the seeds that find a difference of WORTH, or nothing if it is excluded."""
+    if np.mean(values) + reach(values) < WORTH:
+        return f"none: below {WORTH}"
+    return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / WORTH) ** 2)))
+
+
+def _shown(p: float) -> str:
+    return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
