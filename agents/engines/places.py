@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 
-from palaestra.agents.engines.graphs import Graphs
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.rows import Slot
 from palaestra.agents.engines.slots import SlotCache
@@ -38,10 +37,6 @@ def check_request(request: Request, longest: int, cache_tokens: int | None) -> N
 
 class CacheScheduler:
     """The places of the cache, the turns that run in them, and the queue of waiting turns."""
-
-    _block = 1
-    """Number of tokens that one step samples for each row."""
-    _graphs: Graphs | None = None
 
     def __init__(self, cache: SlotCache, slots: int, seed: int, longest: int) -> None:
         self.seed = seed
@@ -78,7 +73,7 @@ class CacheScheduler:
         while self._queue and len(admitted) < len(idle):
             # Admit in order: otherwise a long row could wait for ever behind short ones.
             longest = max(longest, len(self._queue[0][1].ids))
-            if len(running) + len(admitted) >= self._cache.places_for(longest + self._block - 1):
+            if len(running) + len(admitted) >= self._cache.places_for(longest):
                 break
             admitted.append(self._queue.popleft())
         homes = {slot.row: slot for slot in idle}
@@ -98,8 +93,7 @@ class CacheScheduler:
             return running
         running = sorted(running, key=lambda slot: slot.used)
         while True:
-            # The last token that a step samples is not fed in it.
-            length = max(slot.length for slot in running) + self._block - 1
+            length = max(slot.length for slot in running)
             places, room = self._cache.size_for(length, len(running))
             if len(running) <= places:
                 break
@@ -112,16 +106,11 @@ class CacheScheduler:
                 if slot.place >= places:
                     slot.forget()
             self._cache.resize(places, room)
-            if self._graphs is not None:
-                self._graphs.clear()
         return running
 
     def _width(self, running: int) -> int:
         """Return the number of places that a decode step computes if `running` rows decode."""
-        width = -(-running // _WIDTH) * _WIDTH
-        if self._graphs is not None:  # Each width is a graph of its own, so allow few widths.
-            width = max(_WIDTH, 1 << (running - 1).bit_length())
-        return min(width, self._cache.places)
+        return min(-(-running // _WIDTH) * _WIDTH, self._cache.places)
 
     def _move_together(self, decoding: list[Slot], width: int) -> None:
         """Move the decoding rows into the first `width` places; the rows that were in these take their old places."""

@@ -7,7 +7,7 @@ All places are at least as long as the longest running row, and there are as man
 rows leave fewer places, until they have ended. Pages would waste less memory if rows differ much in length, but a stock
 model's attention needs the keys of a row side by side. On a CPU, gathering them from pages at every step and in every
 layer costs more than the attention itself, because all keys and values are moved twice. In a place they are read
-directly, at fixed addresses, which a captured GPU step also needs.
+directly.
 
 Left out: pages, for this reason. Rows with a common prompt hold one copy each.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 
 _GRANULE = 16
 _BOUNDED_GRANULE = 64
-"""Granule if the cache is bounded: places grow by little at a time, and each growth copies everything."""
+"""Smallest granule if the cache is bounded. Long places grow by an eighth, because each growth copies everything."""
 
 
 class SlotCache:
@@ -54,7 +54,7 @@ class SlotCache:
         self._span = min(-(-span // _GRANULE) * _GRANULE, self.room)
         first, end = places[0], places[0] + len(places)
         side_by_side = list(places) == list(range(first, end))
-        # Made on the device if possible: a captured step may not wait for the host.
+        # Made on the device if possible: a GPU need not wait for the host.
         rows = torch.arange(first, end, device=self._device) if side_by_side else self._indices(places)
         self._rows = slice(first, end) if side_by_side else rows
         # No row uses the last position: padding beyond the room is written there.
@@ -142,7 +142,7 @@ class SlotCache:
 
     def _least(self, length: int) -> int:
         """Return the positions that a row of this length needs, with one more, to which idle places write."""
-        granule = _GRANULE if self._tokens is None else _BOUNDED_GRANULE
+        granule = _GRANULE if self._tokens is None else max(_BOUNDED_GRANULE, 1 << max(0, length.bit_length() - 4))
         room = -(-(length + 1) // granule) * granule
         return room if self._tokens is None else min(room, self._tokens)
 

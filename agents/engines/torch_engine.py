@@ -9,6 +9,9 @@ step. The same requests in the same order give the same bits, also after `update
 The cache holds at most `cache_tokens` tokens. Turns wait until there is room for them. If running rows become too long
 for the cache, the row that was admitted last goes back to the queue; its turn begins again and samples the same words.
 
+It is made for CPUs, tests and reading. It runs on a GPU too, without what makes a GPU fast (captured steps, pages of
+cache): there vLLM is the engine (`vllm`).
+
 Left out: models whose attention is not full in every layer (sliding windows, state spaces); attention that reads a
 common prompt once for all its rows; steps that decode some rows and prefill others; and a notice that an episode has
 ended. The place of the row that was unused for the longest time is taken, even if that row only waits for a slow tool.
@@ -20,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palaestra.agents.engines.graphs import Graphs, graph_span
 from palaestra.agents.engines.packed_layers import EnginePrecision, PackedLayers
 from palaestra.agents.engines.places import CacheScheduler, check_request
 from palaestra.agents.engines.rows import Feed, Slot, plan, prefill_chunks
@@ -29,9 +31,6 @@ from palaestra.agents.engines.slots import SlotCache
 from palaestra.agents.head import evaluation_mode, head_of
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, PauseMode, Request
-
-_BLOCK = 8
-"""Tokens of each row that a GPU decodes before the host reads them; those sampled after a stop are wasted."""
 
 
 class TorchEngine(CacheScheduler):
@@ -60,7 +59,6 @@ class TorchEngine(CacheScheduler):
         super().__init__(cache, slots, seed, getattr(model.config, "max_position_embeddings", None) or 2**31)
         self._cache_tokens = cache_tokens
         self._device: torch.device = weight.device
-        self._graphs, self._block = (Graphs(), _BLOCK) if self._device.type == "cuda" else (None, 1)
         self._stops = frozenset(stops)
         self._head, self._packed = head_of(model), PackedLayers(model, precision)
         self._ready: list[Completion] = []
@@ -104,7 +102,7 @@ class TorchEngine(CacheScheduler):
     # Not inference_mode: a trainer cannot use the tensors that a model may keep from such a pass.
     @torch.no_grad()
     def _step(self) -> list[Completion]:
-        """Sample a token, or a block of tokens, for each turn that decodes, and the first token of each new turn."""
+        """Sample the next token of each running turn."""
         running = self._make_room(self._running())
         fresh = sorted((slot for slot in running if slot.fresh), key=lambda slot: slot.ticket or 0)
         decoding = [slot for slot in running if not slot.fresh]
@@ -160,8 +158,6 @@ class TorchEngine(CacheScheduler):
             slot.forget()
         self._cache.free()
         self._packed.drop()
-        if self._graphs is not None:
-            self._graphs.clear()
         self._released = True
 
     def reclaim(self) -> None:
@@ -176,48 +172,21 @@ class TorchEngine(CacheScheduler):
         """Do nothing: Python frees the memory with the object."""
 
     def _decode(self, decoding: list[Slot]) -> list[Completion]:
-        """Sample the next token of each row, or its next block of tokens, for all rows at once."""
+        """Sample the next token of each row, for all rows at once."""
         width = self._width(len(decoding))
         self._move_together(decoding, width)
         inside = self._slots[:width]
-        # The steps are bounded by the most tokens that any of these rows may still sample.
-        steps = min(self._block, max(slot.room - len(slot.ids) for slot in decoding))
-        span = max(len(slot.cached) for slot in decoding) + steps
         # Idle places in between write past the end of their rows, which is harmless.
         last = self._tensor([slot.ids[-1] if slot.ids else 0 for slot in inside])
         positions = self._tensor([len(slot.cached) for slot in inside])
         settings, greedy, truncated = self._settings(inside)
-        steps_taken = []
-        for _ in range(steps):
-            last, logprobs = self._decode_step(last, positions, settings, span, greedy, truncated)
-            positions = positions + 1
-            steps_taken.append((last, logprobs))
-        done: list[Completion] = []
-        words_SW, logprobs_SW = (torch.stack(tensors).tolist() for tensors in zip(*steps_taken, strict=True))
-        for words, logprobs_W in zip(words_SW, logprobs_SW, strict=True):
-            running = [slot for slot in decoding if slot.ticket is not None]
-            for slot in running:
-                slot.cached.append(slot.ids[-1])
-            done += self._take(running, [words[s.place] for s in running], [logprobs_W[s.place] for s in running])
-        return done
-
-    def _decode_step(
-        self, last: Tensor, positions: Tensor, settings: SamplingSettings, span: int, greedy: bool, truncated: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Sample one token for each of the first `len(last)` places; return the tokens and their log-probs."""
-        width = len(last)
-        span = min(graph_span(span), self._cache.room) if self._graphs is not None else span
-
-        def step(last_W: Tensor, positions_W: Tensor, *settings_W: Tensor) -> tuple[Tensor, Tensor]:
-            hidden = self._forward(last_W[:, None], positions_W[:, None], range(width), span)[:, 0]
-            return sample(
-                self._head(hidden), positions_W + 1, SamplingSettings(*settings_W), greedy=greedy, truncated=truncated
-            )
-
-        if self._graphs is None:
-            return step(last, positions, *settings)
-        words, logprobs = self._graphs.run((width, span, greedy, truncated), step, (last, positions, *settings))
-        return words, logprobs
+        span = max(len(slot.cached) for slot in decoding) + 1
+        hidden = self._forward(last[:, None], positions[:, None], range(width), span)[:, 0]
+        tokens, logprobs = sample(self._head(hidden), positions + 1, settings, greedy=greedy, truncated=truncated)
+        for slot in decoding:
+            slot.cached.append(slot.ids[-1])
+        places = [slot.place for slot in decoding]
+        return self._take(decoding, tokens[places].tolist(), logprobs[places].tolist())
 
     def _prefill(self, feeds: list[Feed]) -> list[Completion]:
         """Copy cached prefixes to these rows, compute their other tokens, and sample the next token of each row.

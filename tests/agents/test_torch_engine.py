@@ -11,7 +11,6 @@ import torch
 from palaestra import Ending, Request, Start, UsageError
 from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.engines import sampling
-from palaestra.agents.engines.graphs import Graphs
 from palaestra.agents.engines.noise import row_key, uniform
 from palaestra.agents.engines.sampling import SamplingSettings, sample
 from palaestra.agents.engines.torch_engine import TorchEngine
@@ -290,51 +289,6 @@ def test_a_row_that_can_never_fit_is_refused_in_words():
     with pytest.raises(UsageError, match="cache_tokens is 64"):
         engine(cache_tokens=64).submit(request(list(range(1, 61)), max_tokens=4))
     engine(cache_tokens=64).submit(request(list(range(1, 60)), max_tokens=4))
-
-
-# Blocks of steps, as on a GPU.
-
-
-class Blocks(TorchEngine):
-    """Decodes eight tokens before it looks at them, through a stand-in for captured graphs."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self._block, self._graphs = 8, Replayed()
-
-
-class Replayed(Graphs):
-    """What was captured reads only the tensors that it was captured with, as on a GPU."""
-
-    replays = 0
-
-    def _capture(self, step, held):
-        outputs = tuple(torch.empty_like(output) for output in step(*held))
-
-        def replay():
-            self.replays += 1
-            for place, output in zip(outputs, step(*held), strict=True):
-                place.copy_(output)
-
-        return replay, held, outputs
-
-
-@pytest.mark.parametrize("cache_tokens", [None, 700])
-def test_blocks_of_steps_give_what_single_steps_give(cache_tokens):
-    requests = [
-        request(list(range(1, 4 + n * n)), start=Start(n, 0), max_tokens=9 + n, temperature=[1.0, 0.0, 0.7][n % 3])
-        for n in range(12)
-    ]
-    found = []
-    for kind in (TorchEngine, Blocks):
-        served = kind(MODEL, CHAT.stops, slots=8, cache_tokens=cache_tokens)
-        tickets = [served.submit(one) for one in requests]
-        done = finish(served, len(requests))
-        found.append([done[ticket] for ticket in tickets])
-    assert served._graphs.replays > 10
-    for single, block in zip(*found, strict=True):
-        assert (single.ids, single.cut) == (block.ids, block.cut)
-        np.testing.assert_allclose(single.logprobs, block.logprobs, atol=2e-5)
 
 
 @pytest.mark.parametrize("changed", ["seed", "task", "start_seed", "turn"])
