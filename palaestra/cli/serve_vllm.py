@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,8 +36,8 @@ class ServeVLLMOptions:
     model: Annotated[str, tyro.conf.Positional]
     """Folder or hub name of the model that will be trained."""
     replicas: int = 1
-    """Number of servers, each with a whole model. For several GPUs, run this command once per GPU, each with its own
-    CUDA_VISIBLE_DEVICES."""
+    """Number of servers, each with a whole model. The GPUs are divided equally among them; for a model on several
+    GPUs add --vllm "--tensor-parallel-size N"."""
     host: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0 for every network of this machine. Changing weights needs no password."""
     port: int = 8000
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the servers until interrupted."""
     import shlex
 
-    from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here
+    from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here, visible_cards
     from palaestra.agents.engines.vllm.launch import Launch, Server
     from palaestra.agents.known_models import located
 
@@ -103,7 +103,11 @@ def run(arguments: Sequence[str]) -> int:
     )
     server_root = Path(tempfile.mkdtemp(prefix="palaestra-serve-vllm-"))
     ports = [options.port + number if options.port else 0 for number in range(options.replicas)]
-    servers = [Server(launch, port, server_root / str(number)) for number, port in enumerate(ports)]
+    shares = divided_cards(visible_cards(), options.replicas) if kind == "cuda" else [()] * options.replicas
+    servers = [
+        Server(replace(launch, cards=cards), port, server_root / str(number))
+        for number, (port, cards) in enumerate(zip(ports, shares, strict=True))
+    ]
     # A service manager ends this process by SIGTERM, and the servers must end with it.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     try:
@@ -120,6 +124,14 @@ def run(arguments: Sequence[str]) -> int:
             server.stop()
         shutil.rmtree(server_root, ignore_errors=True)
     return 0
+
+
+def divided_cards(cards: Sequence[str], replicas: int) -> list[tuple[str, ...]]:
+    """Return each server's own GPUs: equally many, side by side. Raise a UsageError if there are fewer than servers."""
+    if len(cards) < replicas:
+        raise UsageError(f"replicas is {replicas}, and there are {len(cards)} GPUs, of which each server needs its own")
+    share = len(cards) // replicas
+    return [tuple(cards[number * share : (number + 1) * share]) for number in range(replicas)]
 
 
 def watch(servers: Sequence["Server"], start_seconds: float) -> None:  # type: ignore[name-defined]  # noqa: F821

@@ -4,7 +4,7 @@ answer from the newest weights, or a fault that says why not, within its deadlin
 
 import json
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,9 @@ from palaestra import Request, Start, TrainingHalted, UsageError
 from palaestra.agents.engines.vllm import checks, fleet, replica
 from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.agents.engines.vllm.routing import StickyRoutes
 from palaestra.agents.policies.tiny import tiny_model
+from palaestra.endpoint.config import Secret
 
 MODEL = stock_model("qwen3", 400)
 STOPS = frozenset({3, 4})
@@ -225,6 +227,40 @@ def test_the_least_loaded_server_is_asked():
         assert len(first.asked) == len(second.asked) == 10
         engine.resume()
         answers(engine, tickets)
+
+
+def test_the_turns_of_a_row_go_to_the_server_that_has_computed_its_beginning():
+    with ExitStack() as stack:
+        servers = [stack.enter_context(vllm(MODEL.config)) for _ in range(4)]
+        engine = stack.enter_context(engine_of(*servers))
+        for length in (3, 13, 23):
+            # In another order each time, as tools answer.
+            rows = sorted(range(12), key=lambda row: row * length % 13)
+            requests = [Request(row, Start(row, 0), length, (), (), [row + 10] * length, 5) for row in rows]
+            answers(engine, [engine.submit(request) for request in requests])
+        assert computed_tokens(servers) == 12 * 23  # 12 * 39 if no turn found the beginning of its row.
+
+
+def computed_tokens(servers):
+    """Return how many tokens the servers had to compute, each with a cache of the rows that it has computed."""
+    total = 0
+    for server in servers:
+        cached = dict.fromkeys(range(50), 0)
+        for body in server.asked:
+            row, length = body["token_ids"][0], len(body["token_ids"])
+            total, cached[row] = total + length - cached[row], length
+    return total
+
+
+def test_a_row_leaves_a_server_that_is_overloaded_or_gone():
+    routes, servers = StickyRoutes(), [replica.Replica(f"http://127.0.0.1:{port}", Secret("")) for port in (1, 2, 3)]
+    home = routes.choose(7, servers)
+    assert routes.choose(7, servers) is home
+    home.load = 4  # The mean is 4/3.
+    assert (other := routes.choose(7, servers)) is not home
+    home.load = 0
+    assert routes.choose(7, servers) is other
+    assert routes.choose(7, [server for server in servers if server is not other]) is not other
 
 
 def test_noise_belongs_to_run_episode_and_turn():

