@@ -40,6 +40,7 @@ from palaestra.trainers.losses.group_advantages import Advantages, damped
 from palaestra.trainers.rollout.rollouts import Rollouts
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.interrupts import Interrupts
+from palaestra.trainers.run.memory_errors import naming_memory_settings
 from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.run.session import RunSession
 from palaestra.trainers.run.tracking import Trackers
@@ -96,15 +97,15 @@ def train(
                     learner.require_gradients()
                     collapse.require_none()
                     began = time.perf_counter()
-
-                    batch = rollouts.next()  # Play. Each episode is scored as it ends.
+                    with naming_memory_settings("playing"):
+                        batch = rollouts.next()  # Play. Each episode is scored as it ends.
                     play_seconds = time.perf_counter() - began
                     metrics = _batch_metrics(learner, batch, mixture) | {"time/play": play_seconds}
 
-                    scores = score_batch(learner, batch)  # The log-probs and values that the recipe asks for.
-                    advantages = _audited_advantages(recipe, batch, scores)
-
-                    figures, lessons = update(learner, batch, advantages, scores)
+                    with naming_memory_settings("learning"):
+                        scores = score_batch(learner, batch)  # The log-probs and values that the recipe asks for.
+                        advantages = _audited_advantages(recipe, batch, scores)
+                        figures, lessons = update(learner, batch, advantages, scores)
                     rollouts.publish()  # The engine samples from the new weights.
                     learner.state = rollouts.learned_from(batch)
 

@@ -25,23 +25,23 @@ def gpu(size):
 
 
 @pytest.mark.prove
-def test_four_billion_parameters_are_trained_whole_on_80_gb_and_by_an_adapter_on_40():
+def test_four_billion_parameters_are_trained_whole_on_32_gb_and_by_an_adapter_on_16():
     asked = grpo_config("any", "grpo-tcr", model="four-billion", max_episode_tokens=8192)
     assert (asked.play.num_prompts, asked.play.num_generations) == (64, 16)
     whole = fitted(asked, families.FOUR_BILLION, gpu_room(80)).config
     assert whole.scale.lora_r == 0
     assert whole.play.cache_tokens >= 16 * 8192, "a group is played side by side"
-    adapted = fitted(changed(asked, {"lora_r": 32}), families.FOUR_BILLION, gpu_room(40)).config
-    assert adapted.play.cache_tokens >= 16 * 8192
+    assert fitted(asked, families.FOUR_BILLION, gpu_room(32)).config.scale.optimizer_offload
+    assert fitted(changed(asked, {"lora_r": 32}), families.FOUR_BILLION, gpu_room(16)).config.scale.lora_r == 32
     with pytest.raises(UsageError, match=r"--scale.lora-r 32 would fit"):
-        fitted(asked, families.FOUR_BILLION, gpu_room(40))
+        fitted(asked, families.FOUR_BILLION, gpu_room(16))
 
 
 def test_what_is_chosen_takes_no_more_than_there_is_and_each_saving_comes_only_when_it_must():
     shape = outline(SMALL)
     full = estimate(shape, a_run(), on_gpu=True).total
     taken = []
-    for share in (1.5, 0.6, 0.3, 0.2, 0.1):
+    for share in (1.5, 0.3, 0.1, 0.06, 0.05):
         room = gpu(2**30 + round(share * (full - 2**30)))
         try:
             found = fitted(a_run(precision="float32"), SMALL, room)
@@ -74,7 +74,7 @@ def test_what_was_asked_for_is_not_changed():
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_the_numbers_of_a_refusal_would_fit(monkeypatch, tmp_path, on_gpu):
     SMALL.save_pretrained(tmp_path / "model")
-    room = Room(2**30 * on_gpu + 12_000_000, 2**40, on_gpu)
+    room = Room(2**30 * on_gpu + 4_000_000, 2**40, on_gpu)
     monkeypatch.setattr(fitting, "room_of", lambda device: room)
     asked = a_run(model=str(tmp_path / "model"), precision="float32", micro_batch_tokens=1024)
     with pytest.raises(UsageError, match=r"this run needs .*B") as refused:
@@ -119,7 +119,7 @@ def test_ranks_divide_what_learns_and_each_has_an_engine():
 @pytest.mark.prove
 def test_on_a_cpu_the_optimizers_state_has_nowhere_else_to_be():
     chosen = []
-    for size in range(38_000_000, 60_000_000, 50_000):
+    for size in range(18_000_000, 30_000_000, 50_000):
         try:
             chosen.append(fitted(a_run(model="m", fit=True), SMALL, Room(size, 0, False)).config.scale)
         except UsageError:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import families
 import pytest
 import torch
-from transformers import MambaConfig, MixtralConfig, T5Config
+from transformers import AutoModelForCausalLM, MambaConfig, Qwen3MoeConfig, T5Config
 
 from palaestra import UsageError
 from palaestra.agents.engines.torch_engine import TorchEngine
@@ -16,6 +16,7 @@ from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.learn.forward import token_logprobs
 from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
+from palaestra.trainers.scale.activation_count import activation_bytes, kept_bytes
 from palaestra.trainers.scale.memory_estimate import estimate, outline
 
 MODELS = ("llama", "qwen2", "qwen3")
@@ -181,11 +182,14 @@ def test_a_model_of_four_billion_parameters_is_counted_without_its_memory(tmp_pa
     assert taken < 100 * 2**20
 
 
-def test_experts_that_cannot_be_followed_are_told_and_not_guessed():
-    config = MixtralConfig(vocab_size=60, num_local_experts=2, **families.SIZE)
-    counted = estimate(outline(config), a_run(max_episode_tokens=64))
-    (part,) = [part for part in counted.learning if part.name == "activations"]
-    assert (part.size, "not in the total" in part.how) == (0, True)
+def test_what_experts_keep_for_the_backward_pass_is_counted():
+    sizes_of_experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = Qwen3MoeConfig(vocab_size=60, **sizes_of_experts, **families.SIZE)
+    counted, outside = activation_bytes(outline(config).model, 256)
+    model = AutoModelForCausalLM.from_config(config, experts_implementation="grouped_mm", attn_implementation="sdpa")
+    layer, _ = kept_bytes(model, torch.randint(0, 60, (1, 256)))
+    assert 0.9 * layer <= counted <= 1.1 * layer
+    assert outside > 0
 
 
 @pytest.mark.parametrize("config", [MambaConfig(num_hidden_layers=1), T5Config()], ids=["mamba", "t5"])

@@ -10,7 +10,7 @@ from going import on, random_agent, run_of, step_folder, told
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from palaestra import ConfigError, UsageError
+from palaestra import ConfigError, TrainingHalted, UsageError
 from palaestra.agents import Agent
 from palaestra.agents.adapters import add_adapter
 from palaestra.agents.local_model import cast_weights, load, serve
@@ -24,7 +24,9 @@ from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.run import checkpoint
+from palaestra.trainers.run.memory_errors import naming_memory_settings
 from palaestra.trainers.run.saved_config import read_config
+from palaestra.trainers.scale import optimizer_offload
 from palaestra.trainers.setup import open_run
 from palaestra.trainers.setup.open_run import as_opened, check_scale, open_model, settled
 from palaestra.trainers.validation import changed
@@ -87,7 +89,7 @@ def test_micro_batches_are_summed_in_float32():
             expected[name] = expected.get(name, 0) + weight.grad.float()
         twin.zero_grad()
     assert all(weight.grad is None for weight in model.parameters())
-    learner.masters.take_gradients()
+    learner.masters.take_gradients(learner.masters.stepped)
     assert same({name: master.grad for name, master in learner.masters.stepped.items()}, expected)
 
 
@@ -118,11 +120,13 @@ def test_moments_in_8_bits_take_two_bytes_a_weight_and_learn_alike():
 
 @pytest.mark.parametrize("changes", [{}, {"optimizer_bits": 8}, {"algorithm": "muon"}], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_state_that_waits_in_the_hosts_memory_changes_no_bit(dtype, changes):
+def test_state_that_waits_in_the_hosts_memory_changes_no_bit(dtype, changes, monkeypatch):
+    monkeypatch.setattr(optimizer_offload, "BUCKET_WEIGHTS", 30_000)
     here, away = learner_of(model_of(dtype), **changes), learner_of(model_of(dtype), optimizer_offload=True, **changes)
     for rate in (1.0, 0.5, 0.25):
         assert descend(here, rate=rate, split=2) == descend(away, rate=rate, split=2)
         assert same(weights(here.model), weights(away.model))
+    assert len(list(away._host.buckets())) > 2
     buffers = {buffer.data_ptr() for buffer in away._host._buffers.values()}
     waiting = [value for optimizer in away.optimizers for state in optimizer.state.values() for value in state.values()]
     waiting += list(away.masters.copies.values())
@@ -134,6 +138,19 @@ def test_state_that_waits_in_the_hosts_memory_changes_no_bit(dtype, changes):
 def test_state_on_the_host_of_a_cpu_is_refused():
     with pytest.raises(ConfigError, match="there is no GPU"):
         check_scale(settings(optimizer_offload=True))
+
+
+def test_an_engine_that_would_sample_on_the_cpu_is_refused_on_a_gpu(monkeypatch):
+    check_scale(settings(kind="process"))
+    monkeypatch.setattr(open_run, "find_device", lambda name: torch.device("cuda"))
+    with pytest.raises(ConfigError, match="samples on the CPU: on a GPU use vllm"):
+        check_scale(settings(kind="process"))
+
+
+@pytest.mark.parametrize(("phase", "setting"), [("playing", "cache-tokens"), ("learning", "micro-batch-tokens")])
+def test_a_gpu_without_memory_names_the_setting_to_lower(phase, setting):
+    with pytest.raises(TrainingHalted, match=f"CUDA out of memory.*--[a-z]+.{setting}"), naming_memory_settings(phase):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
 def test_an_adapter_of_random_weights_that_are_kept_nowhere_is_refused():

@@ -1,4 +1,4 @@
-"""Weights are sent to GPUs by the vLLM release that is installed there. Its wheel is fetched and read, not installed."""
+"""Weights are sent to GPUs by the vLLM release for GPUs. Its wheel is fetched and read, not installed."""
 
 import json
 import os

@@ -15,7 +15,7 @@ import torch
 
 FOLDER, KIND = sys.argv[1:]
 PARTS = (
-    "config", "config.parallel", "config.weight_transfer", "envs", "logger", "utils", "utils.nccl", "utils.network_utils",
+    "config", "config.parallel", "config.weight_transfer", "envs", "logger", "utils", "utils.nccl",
     "distributed.device_communicators", "distributed.device_communicators.pynccl_wrapper",
 )  # fmt: skip
 for name in ("vllm", "vllm.distributed"):
@@ -26,22 +26,16 @@ for name in PARTS:
 sys.modules["vllm"].envs = sys.modules["vllm.envs"]
 sys.modules["pybase64"] = base64
 
-from vllm.distributed.weight_transfer import clients, ipc_engine, nccl_engine
-
-from palaestra.agents.engines.vllm.replica import Replica
-from palaestra.agents.engines.vllm.transfer import Transfer
-from palaestra.endpoint.config import Secret
-
-sent, posted = [], []
+sent: list[list[tuple[str, list[float]]]] = []
+posted: list[str] = []
 
 
-def send(engine, source, meta=None):
-    """Iterate as NCCL's sender does, which compares each weight with the declared ones."""
-    pairs = nccl_engine.NCCLTrainerWeightTransferEngine._checked_iter(source, source.metadata)
-    sent.append([(name, tensor.tolist()) for name, tensor in pairs])
+async def two_updates() -> None:
+    """Send weights twice, as an engine does after two steps."""
+    from palaestra.agents.engines.vllm.replica import Replica
+    from palaestra.agents.engines.vllm.transfer import Transfer
+    from palaestra.endpoint.config import Secret
 
-
-async def two_updates():
     replica, transfer = Replica("http://127.0.0.1:9", Secret("")), Transfer(KIND)
     replica.ask = world_size
     for value in (1.0, 2.0):
@@ -50,18 +44,33 @@ async def two_updates():
 
 
 async def world_size(path, body, seconds):
+    """Answer as a server on one GPU."""
     return {"world_size": 1}
 
 
-with (
-    patch.object(clients.HTTPVLLMWeightSyncClient, "_post", lambda self, path, json=None: posted.append(path)),
-    patch.object(nccl_engine.NCCLTrainerWeightTransferEngine, "_open_trainer_endpoint", lambda *_: None),
-    patch.object(nccl_engine.NCCLTrainerWeightTransferEngine, "_broadcast", send),
-    patch.object(nccl_engine.NCCLTrainerWeightTransferEngine, "_post_send_sync", lambda self: None),
-    patch.object(ipc_engine.IPCTrainerWeightTransferEngine, "_send", send),
-    patch.object(ipc_engine.IPCTrainerWeightTransferEngine, "_post_send_sync", lambda *_: None),
-    patch("torch.accelerator.current_device_index", lambda: 0),
-    patch("torch.cuda.get_device_properties", lambda index: MagicMock()),
-):
-    asyncio.run(two_updates())
-print(json.dumps({"sent": sent, "posted": posted}))
+def main() -> None:
+    """Replace what needs a GPU, send, and print."""
+    from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+    from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerWeightTransferEngine
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine
+
+    def send(engine, source, meta=None):
+        # As NCCL's sender does, which compares each weight with the declared ones.
+        pairs = NCCLTrainerWeightTransferEngine._checked_iter(source, source.metadata)
+        sent.append([(name, tensor.tolist()) for name, tensor in pairs])
+
+    with (
+        patch.object(HTTPVLLMWeightSyncClient, "_post", lambda self, path, json=None: posted.append(path)),
+        patch.object(NCCLTrainerWeightTransferEngine, "_open_trainer_endpoint", lambda *_: None),
+        patch.object(NCCLTrainerWeightTransferEngine, "_broadcast", send),
+        patch.object(NCCLTrainerWeightTransferEngine, "_post_send_sync", lambda *_: None),
+        patch.object(IPCTrainerWeightTransferEngine, "_send", send),
+        patch.object(IPCTrainerWeightTransferEngine, "_post_send_sync", lambda *_: None),
+        patch("torch.accelerator.current_device_index", lambda: 0),
+        patch("torch.cuda.get_device_properties", lambda index: MagicMock()),
+    ):
+        asyncio.run(two_updates())
+    print(json.dumps({"sent": sent, "posted": posted}))
+
+
+main()

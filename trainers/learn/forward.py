@@ -6,6 +6,7 @@ the positions before sampled tokens, in blocks (`losses.chunked_logprobs`). If a
 this, it gets padded rows of similar length. No other module handles padding.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +22,8 @@ from palaestra.trainers.learn.prefix_attention import NAME, AttentionPlan
 from palaestra.trainers.learn.prefix_trie import Layout, in_order, lay_out, parts
 from palaestra.trainers.losses.chunked_logprobs import block_logprobs
 from palaestra.trainers.scale.fsdp import through
+
+log = logging.getLogger("palaestra.trainers")
 
 _BUCKET = 1.35
 """Largest ratio between the longest and the shortest row of a padded micro-batch."""
@@ -113,12 +116,14 @@ def _tried(model: Any) -> bool:
         max_value = max(float(each.abs().max()) for each in alone)
         max_gap = max(float((state - alone[i]).abs().max()) for state, i in zip(states, order, strict=True))
         fits = max_gap <= max(1e-4, 8 * torch.finfo(weight.dtype).eps) * max_value
-    except Exception:  # Architectures reject a keyword, a function or a head width by different errors.
-        fits = False
+        reason = f"its hidden states differ by {max_gap:.1e} from those of single rows"
+    except Exception as error:  # Architectures reject a keyword, a function or a head width by different errors.
+        fits, reason = False, f"{type(error).__name__}: {error}"
     finally:
         for module, mode in modes:
             module.training = mode
     if not fits:
+        log.warning("rows are padded and share no beginnings, so learning is slower: %s", reason)
         model.set_attn_implementation(before)
     return fits
 

@@ -117,27 +117,31 @@ class Learner(Generic[RunConfigT]):
 
         The step is skipped for model and critic if a gradient of either is not finite.
         """
-        with nullcontext() if self._host is None else self._host.brought():
-            self.masters.take_gradients()
-            parameters = self.masters.stepped.values()
-            max_norm = self.config.optimizer.max_grad_norm
-            norm = whole_number(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
-            critic_norm = 0.0 if self.critic is None else self.critic.clip_gradient(max_norm)
-            is_finite = math.isfinite(norm) and math.isfinite(critic_norm)
-            self.skipped = 0 if is_finite else self.skipped + 1
-            for optimizer, base in zip(self.optimizers, self._bases, strict=True):
-                for group in optimizer.param_groups:
-                    group["lr"] = base * rate
-                if is_finite:
-                    optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            if self.critic is not None and is_finite:
-                self.critic.step(rate)
-            elif self.critic is not None:
-                self.critic.drop_gradient()
-            if is_finite:
-                self.masters.round_back()
+        max_norm = self.config.optimizer.max_grad_norm
+        norm = whole_number(self.masters.clip_gradients(max_norm))
+        critic_norm = 0.0 if self.critic is None else self.critic.clip_gradient(max_norm)
+        is_finite = math.isfinite(norm) and math.isfinite(critic_norm)
+        self.skipped = 0 if is_finite else self.skipped + 1
+        if is_finite:
+            self._step_optimizers(rate)
+        self.masters.drop_gradients()
+        if self.critic is not None and is_finite:
+            self.critic.step(rate)
+        elif self.critic is not None:
+            self.critic.drop_gradient()
         return norm if is_finite else None
+
+    def _step_optimizers(self, rate: float) -> None:
+        """Let the optimizers step all weights, or one bucket after the other if their state is in host memory."""
+        for optimizer, base in zip(self.optimizers, self._bases, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = base * rate
+        for names in [list(self.masters.stepped)] if self._host is None else self._host.buckets():
+            self.masters.take_gradients(names)
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            self.masters.round_back(names)
 
     def require_gradients(self) -> None:
         """Raise `TrainingHalted` if the last `MAX_SKIPPED` optimizer steps were skipped. The skipped steps have not

@@ -6,6 +6,7 @@ Left out: fewer slots, shorter rows, or an adapter in place of the weights: the 
 names them.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -136,12 +137,13 @@ def _with_cache(config: GRPOConfig, shape: Outline, room: Room) -> GRPOConfig | 
     if config.play.cache_tokens is not None or config.engine.kind == "vllm" or not room.device:
         return config if fits(_estimate(shape, config, room), room) else None
     least = min(full, _FEWEST_ROWS * config.longest_row)
-    needed = _estimate(shape, changed(config, {"cache_tokens": least}), room)
-    if not fits(needed, room):
-        return None
-    left = room.device - sum(part.size for part in (*needed.persistent, *needed.playing))
-    tokens = least + left // shape.cache_token()
-    return changed(config, {"cache_tokens": tokens // _GRAIN * _GRAIN if least < tokens < full else min(tokens, full)})
+    sizes = [least, *range((least // _GRAIN + 1) * _GRAIN, full, _GRAIN), full]
+
+    def too_large(size: int) -> bool:
+        return not fits(_estimate(shape, changed(config, {"cache_tokens": size}), room), room)
+
+    count = bisect_left(sizes, True, key=too_large)
+    return changed(config, {"cache_tokens": sizes[count - 1]}) if count else None
 
 
 def _notes(before: GRPOConfig, after: GRPOConfig) -> tuple[str, ...]:

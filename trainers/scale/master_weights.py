@@ -7,7 +7,8 @@ weight of the model, which engine and learner share. A float32 weight is its own
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -39,17 +40,33 @@ class Masters:
         """Return the float32 master weights that are not parameters of the model."""
         return {name: master for name, master in self.stepped.items() if master is not self.trained[name]}
 
-    def take_gradients(self) -> None:
-        """Move the gradient sums to the masters, which must be on the model's device."""
-        for name, total in self._sums.items():
-            self.stepped[name].grad = total
-        self._sums = {}
+    @torch.no_grad()
+    def clip_gradients(self, max_norm: float) -> Tensor:
+        """Scale the gradient sums so that their norm is at most `max_norm`. Return the norm before."""
+        sums = [self._sums.get(name, master.grad) for name, master in self.stepped.items()]
+        gradients = [total for total in sums if total is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        torch.nn.utils.clip_grads_with_norm_([SimpleNamespace(grad=total) for total in gradients], max_norm, norm)  # type: ignore[misc]
+        return norm
+
+    def take_gradients(self, names: Iterable[str]) -> None:
+        """Move the gradient sums of these weights to their masters, which must be on the model's device."""
+        for name in names:
+            if name in self._sums:
+                self.stepped[name].grad = self._sums.pop(name)
+
+    def drop_gradients(self) -> None:
+        """Discard all gradients."""
+        self._sums.clear()
+        for master in self.stepped.values():
+            master.grad = None
 
     @torch.no_grad()
-    def round_back(self) -> None:
-        """Copy the masters into the model's weights, rounded to its dtype."""
-        for name, master in self.copies.items():
-            self.trained[name].copy_(master)
+    def round_back(self, names: Iterable[str] | None = None) -> None:
+        """Copy the masters of these weights, or all, into the model's weights, rounded to its dtype."""
+        copies = self.copies
+        for name in copies if names is None else [name for name in names if name in copies]:
+            self.trained[name].copy_(copies[name])
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

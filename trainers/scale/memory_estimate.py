@@ -4,19 +4,15 @@ The model is built without storage, so the sizes of its tensors are exact; a pas
 backward pass. `doctor` shows the estimate, `train` refuses a run that does not fit, and `scale.fit` uses it to choose
 settings. The estimate does not make the run itself faster or smaller.
 
-Not counted: mixture-of-experts layers, whose routing depends on the input, and the moment when a model is read from
-disk.
+Not counted: the moment when a model is read from disk.
 """
 
 import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import AttentionInterface, AutoModelForCausalLM
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers import AutoModelForCausalLM
 
 from palaestra.agents.adapters import inject
 from palaestra.agents.engines.packed_layers import packed_weights
@@ -24,6 +20,8 @@ from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.sections_config import ScaleConfig
 from palaestra.trainers.losses.chunked_logprobs import BLOCK
+from palaestra.trainers.scale.activation_count import COUNTING, activation_bytes, register_counting
+from palaestra.trainers.scale.optimizer_offload import BUCKET_WEIGHTS
 
 FLOAT = 4
 """Bytes of a float32, the smallest type in which gradients are summed and moments are kept."""
@@ -39,7 +37,6 @@ _PREFILL_TOKENS = 16_384
 """Largest number of tokens in a prefill pass of the engine."""
 _CONTEXT = 2**30
 """Bytes that the GPU context, libraries and workspaces use together."""
-_COUNTING = "palaestra_counting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +78,13 @@ class Outline:
         """Return the bytes of a token's keys and values in the cache."""
         return 2 * self.layers * self.key_heads * self.head_width * self.bytes
 
+    def copied_token(self) -> int:
+        """Return the bytes that a prefill copies for each token in the cache: keys and values of one layer, gathered,
+        and repeated for heads that share them.
+        """
+        repeated = self.heads // self.key_heads if self.heads > self.key_heads else 0
+        return self.cache_token() // self.layers * (1 + repeated)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -116,11 +120,15 @@ def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
     scale = scale or ScaleConfig(precision="float32")
     dtype = torch.float32 if scale.precision == "auto" else getattr(torch, scale.precision)
     config = copy.deepcopy(config)
-    AttentionInterface.register(_COUNTING, _linear_attention)
+    register_counting()
     try:
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(
-                config, dtype=dtype, attn_implementation=_COUNTING, trust_remote_code=False
+                config,
+                dtype=dtype,
+                attn_implementation=COUNTING,
+                experts_implementation=COUNTING,
+                trust_remote_code=False,
             )
     except Exception as error:  # Each architecture raises its own errors for a wrong config.
         reason = (str(error).strip().splitlines() or [""])[0]
@@ -180,9 +188,16 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
         tuple(persistent),
         _playing(shape, config, on_gpu=on_gpu) if config.engine.kind != "vllm" else (),
         (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
-        (gradients, *(state if scale.optimizer_offload else ())),
+        (gradients, *([_bucket(shape, state)] if scale.optimizer_offload else ())),
         tuple(host),
     )
+
+
+def _bucket(shape: Outline, state: list[Part]) -> Part:
+    """Return the optimizer state that is on the device at once, if it is in main memory between the steps."""
+    largest = shape.width * (shape.words if not shape.adapted else max(shape.inner, shape.width))
+    share = min(1.0, max(largest, BUCKET_WEIGHTS) / shape.trained)
+    return Part("optimizer bucket", round(share * sum(part.size for part in state)), "state that is stepped at once")
 
 
 def _gathered(shape: Outline) -> tuple[Part, ...]:
@@ -199,7 +214,7 @@ def _playing(shape: Outline, config: GRPOConfig, *, on_gpu: bool) -> tuple[Part,
     """Return the memory of the built-in engine while it plays."""
     slots, whole = config.play.slots, config.play.slots * config.longest_row
     cached = min(config.play.cache_tokens or whole, whole)
-    prefill = min(_PREFILL_TOKENS, whole) * (shape.width + shape.inner) * shape.bytes * 4
+    prefill = min(_PREFILL_TOKENS, cached) * (shape.width + shape.inner) * shape.bytes * 4
     packed = (
         0
         if on_gpu
@@ -209,13 +224,13 @@ def _playing(shape: Outline, config: GRPOConfig, *, on_gpu: bool) -> tuple[Part,
         *([Part("packed weights", packed, "matrices in the layout in which a CPU samples faster")] if packed else []),
         Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
         Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
-        Part("prefill", prefill, "one pass through a layer"),
+        Part("prefill", prefill + cached * shape.copied_token(), "one pass through a layer, and copies of its cache"),
     )
 
 
 def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: bool, on_gpu: bool) -> list[Part]:
     """Return the peak memory of the forward and backward pass of a micro-batch."""
-    counted = activation_bytes(shape, tokens)
+    counted = activation_bytes(shape.model, tokens)
     if counted is None:
         return [Part("activations", 0, "could not be counted for this architecture: not in the total")]
     layer, outside = counted
@@ -235,65 +250,6 @@ def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: boo
         (in_layers, "one layer in the backward pass"),
     )
     return [Part("activations", stack + outside, how), Part("backward pass", *worst)]
-
-
-@lru_cache(maxsize=64)
-def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
-    """Return the bytes kept for the backward pass: of one layer, and of everything outside of layers. Return None if
-    the forward pass fails.
-    """
-    weight_storages = {
-        tensor.untyped_storage()._cdata for tensor in (*shape.model.parameters(), *shape.model.buffers())
-    }
-    saved_tensors: dict[int, tuple[Tensor, bool]] = {}
-    inside: list[bool] = []
-    """Holds an item while a layer is computed."""
-    layers = [module for module in shape.model.modules() if isinstance(module, GradientCheckpointingLayer)]
-
-    def keep(tensor: Tensor) -> Tensor:
-        # Keep the tensor alive, so that no other storage gets the same address.
-        if (name := tensor.untyped_storage()._cdata) not in weight_storages:
-            saved_tensors.setdefault(name, (tensor, bool(inside)))
-        return tensor
-
-    hooks = [layer.register_forward_pre_hook(lambda *_: inside.append(True)) for layer in layers]
-    hooks += [layer.register_forward_hook(lambda *_: inside.clear()) for layer in layers]
-    ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            shape.model.base_model(input_ids=ids, use_cache=False)
-    except Exception:  # Experts are routed by their input, which has no values here.
-        return None
-    finally:
-        for hook in hooks:
-            hook.remove()
-    sizes = [(tensor.untyped_storage().nbytes(), in_layer) for tensor, in_layer in saved_tensors.values()]
-    in_layers = sum(size for size, in_layer in sizes if in_layer)
-    return in_layers // max(1, len(layers)), sum(size for size, _ in sizes) - in_layers
-
-
-class _Kept(torch.autograd.Function):
-    """Saves what an attention kernel saves: its inputs, its output, and one number per token and head."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return an output of the right shape."""
-        out = torch.empty_like(query)
-        ctx.save_for_backward(query, keys, values, out, query.new_empty(query.shape[:-1]))
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        """Do nothing. Only the forward pass is counted, so this is never called."""
-        return None, None, None
-
-
-def _linear_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
-) -> tuple[Tensor, None]:
-    """Stand in for an attention kernel when only memory is counted: save what the kernel saves."""
-    out: Tensor = _Kept.apply(query, key, value)  # type: ignore[no-untyped-call]
-    return out.transpose(1, 2).contiguous(), None
 
 
 def _sum(parts: tuple[Part, ...]) -> int:

@@ -1,18 +1,19 @@
 """Keep optimizer state (moments and float32 copies) in host memory between the optimizer steps.
 
-For a step the tensors are copied to the model's device, and back afterwards, so the results are exactly the same as
-without the offload. For a GPU the host memory is pinned, and allocated once. Left out: gradients, which accumulate on
-the GPU.
+A step takes one bucket of weights after the other: its state is copied to the model's device, stepped, and copied back.
+The results are exactly the same as without the offload, because the optimizers treat each weight by itself. For a GPU
+the host memory is pinned, and allocated once. Left out: gradients, which accumulate on the GPU.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from palaestra.trainers.scale.master_weights import Masters
 
+BUCKET_WEIGHTS = 2**28
+"""Largest number of weights in a bucket; a larger tensor is a bucket of its own."""
 _SMALL = 4096
 """Tensors with fewer elements stay on the device."""
 _Place = tuple[str, str]
@@ -26,23 +27,42 @@ class HostMemory:
         self._optimizers, self._masters = optimizers, masters
         self._device = next(iter(masters.trained.values())).device
         self._buffers: dict[_Place, Tensor] = {}
-        self._move(self._to_host)
+        self._move(masters.stepped, self._to_host)
 
-    @contextmanager
-    def brought(self) -> Iterator[None]:
-        """Hold all state on the model's device during a `with` block."""
-        self._move(self._to_device)
+    def buckets(self) -> Iterator[list[str]]:
+        """Yield the names of the weights of one bucket after the other. While a bucket's names are in use, its state is
+        on the model's device, and the optimizers have its weights alone.
+        """
+        everything = [(group, group["params"]) for optimizer in self._optimizers for group in optimizer.param_groups]
         try:
-            yield
+            for names in self._divided():
+                chosen = {id(self._masters.stepped[name]) for name in names}
+                for group, parameters in everything:
+                    group["params"] = [parameter for parameter in parameters if id(parameter) in chosen]
+                self._move(names, self._to_device)
+                yield names
+                self._move(names, self._to_host)
         finally:
-            self._move(self._to_host)
+            for group, parameters in everything:
+                group["params"] = parameters
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # Otherwise a checkpoint might read an unfinished copy.
 
+    def _divided(self) -> Iterator[list[str]]:
+        bucket, size = list[str](), 0
+        for name, master in self._masters.stepped.items():
+            if bucket and size + master.numel() > BUCKET_WEIGHTS:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(name)
+            size += master.numel()
+        yield bucket
+
     @torch.no_grad()
-    def _move(self, moved: Callable[[_Place, Tensor], Tensor]) -> None:
+    def _move(self, names: Iterable[str], moved: Callable[[_Place, Tensor], Tensor]) -> None:
         copies = self._masters.copies
-        for name, parameter in self._masters.stepped.items():
+        for name in names:
+            parameter = self._masters.stepped[name]
             if name in copies:
                 parameter.data = moved((name, ""), parameter.data)
             for optimizer in self._optimizers:

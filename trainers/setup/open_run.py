@@ -198,8 +198,16 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
 
 
 def check_scale(config: RunConfig) -> None:
-    """Raise `ConfigError` for an optimizer offload without a GPU, and for an adapter whose base model is not saved."""
-    if config.scale.optimizer_offload and find_device(config.device).type == "cpu":
+    """Raise `ConfigError` for an optimizer offload without a GPU, for an engine that would leave the GPU, and for an
+    adapter whose base model is not saved.
+    """
+    on_cpu = find_device(config.device).type == "cpu"
+    if isinstance(config, GRPOConfig) and config.engine.kind == "process" and not on_cpu:
+        raise ConfigError(
+            "engine.kind is process, which samples on the CPU: on a GPU use vllm, whose servers have weights of their "
+            "own, or torch"
+        )
+    if config.scale.optimizer_offload and on_cpu:
         raise ConfigError(
             "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
         )

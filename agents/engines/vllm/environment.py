@@ -29,13 +29,11 @@ def kind_here() -> str:
 
 def visible_cards() -> tuple[str, ...]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return tuple(card.strip() for card in named.split(",") if card.strip())
-    listed = subprocess.run(
-        ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, timeout=60
-    )
-    return tuple(listed.stdout.split())
+    cards = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if cards is not None:
+        return tuple(card.strip() for card in cards.split(",") if card.strip())
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    return tuple(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.split())
 
 
 def default_folder(kind: str) -> Path:

@@ -1,4 +1,4 @@
-"""The choice of a server for a turn: the one that has computed the beginning of the turn's row, if it is not overloaded.
+"""Choose a server for a turn: the one that has computed the beginning of the turn's row, unless it is overloaded.
 
 A server keeps the keys and values of the rows that it has computed, so the next turn of a row costs only its new tokens
 there, and the whole row on any other server. Left out: whether a server is ready (`fleet`).
