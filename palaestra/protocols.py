@@ -123,6 +123,10 @@ class TrainedEngine(Engine, Protocol):
     def shares_weights(self) -> bool:
         """True if the engine samples from the trainer's own tensors. Then do not poll it while they change."""
 
+    @property
+    def shares_memory(self) -> bool:
+        """True if the engine uses memory that the learner needs. It is then released while the learner learns."""
+
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
         """Sample with these weights from now on. `tensors` holds all of them, by the names of the trainer's model."""
 

@@ -85,6 +85,11 @@ class ProcessEngine:
         return False
 
     @property
+    def shares_memory(self) -> bool:
+        """Return False: the engine may play on while the trainer learns."""
+        return False
+
+    @property
     def sampled(self) -> int:
         """Return the number of sampled tokens that all child processes have reported so far."""
         return self._sampled_before + self._sampled

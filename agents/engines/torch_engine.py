@@ -70,6 +70,11 @@ class TorchEngine(CacheScheduler):
         return True
 
     @property
+    def shares_memory(self) -> bool:
+        """Return True: the cache is on the trainer's device."""
+        return True
+
+    @property
     def held_bytes(self) -> int:
         """Return the size of the cache in bytes."""
         return self._cache.bytes

@@ -6,24 +6,15 @@ one (`palaestra.agents.engines.vllm.launch`), and the run that uses them (`--eng
 
 import shutil
 import signal
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Literal
 
 import tyro
 
-from palaestra.errors import Broken, UsageError
-
-_LOOK_EVERY = 1.0
-_HUNG_LOOKS = 12
-"""Number of failed health checks in a row after which a server counts as hung. Each takes up to five seconds."""
-_RESTARTS = 5
-"""Number of ends of one server in a row, each within a minute of its start, after which the command stops."""
-_EARLY = 60.0
+from palaestra.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     import shlex
 
     from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here, visible_cards
-    from palaestra.agents.engines.vllm.launch import Launch, Server
+    from palaestra.agents.engines.vllm.launch import Launch
+    from palaestra.agents.engines.vllm.own_servers import OwnServers, watch
     from palaestra.agents.known_models import located
 
     options = tyro.cli(ServeVLLMOptions, args=list(arguments), prog="palaestra serve vllm")
@@ -101,28 +93,20 @@ def run(arguments: Sequence[str]) -> int:
         transfer=options.transfer,
         options=tuple(shlex.split(options.vllm)),
     )
-    server_root = Path(tempfile.mkdtemp(prefix="palaestra-serve-vllm-"))
     ports = [options.port + number if options.port else 0 for number in range(options.replicas)]
     shares = divided_cards(visible_cards(), options.replicas) if kind == "cuda" else [()] * options.replicas
-    servers = [
-        Server(replace(launch, cards=cards), port, server_root / str(number))
-        for number, (port, cards) in enumerate(zip(ports, shares, strict=True))
-    ]
+    own = OwnServers([replace(launch, cards=cards) for cards in shares], ports, options.start_seconds)
     # A service manager ends this process by SIGTERM, and the servers must end with it.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     try:
-        for server in servers:
-            server.start()
-            server.wait(options.start_seconds)
-        print(f"ready: --engine.kind vllm --engine.urls {' '.join(server.url for server in servers)}", flush=True)
+        own.start()
+        print(f"ready: --engine.kind vllm --engine.urls {' '.join(own.urls)}", flush=True)
         print("Ctrl-C ends it", flush=True)
-        watch(servers, options.start_seconds)
+        watch(own.servers, options.start_seconds, Event())
     except KeyboardInterrupt:
         print("ended")
     finally:
-        for server in servers:
-            server.stop()
-        shutil.rmtree(server_root, ignore_errors=True)
+        own.stop()
     return 0
 
 
@@ -132,28 +116,6 @@ def divided_cards(cards: Sequence[str], replicas: int) -> list[tuple[str, ...]]:
         raise UsageError(f"replicas is {replicas}, and there are {len(cards)} GPUs, of which each server needs its own")
     share = len(cards) // replicas
     return [tuple(cards[number * share : (number + 1) * share]) for number in range(replicas)]
-
-
-def watch(servers: Sequence["Server"], start_seconds: float) -> None:  # type: ignore[name-defined]  # noqa: F821
-    """Start each server again that ends or hangs, until interrupted. Raise `Broken` if one ends again and again."""
-    silent, early = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
-    started_at = dict.fromkeys(servers, time.monotonic())
-    while True:
-        time.sleep(_LOOK_EVERY)
-        for server in servers:
-            silent[server] = 0 if server.healthy() else silent[server] + 1
-            if server.runs and silent[server] < _HUNG_LOOKS:
-                continue
-            why = "does not answer" if server.runs else f"ended; its last words:\n{server.tail()}"
-            print(f"{server.url} {why}\n{server.url} is started again", file=sys.stderr, flush=True)
-            early[server] = early[server] + 1 if time.monotonic() - started_at[server] < _EARLY else 0
-            if early[server] >= _RESTARTS:
-                raise Broken(f"{server.url} died {_RESTARTS} times within {_EARLY:g} s of its start")
-            server.stop()
-            server.start()
-            server.wait(start_seconds)
-            silent[server], started_at[server] = 0, time.monotonic()
-            print(f"{server.url} is back: {server.restore()}", file=sys.stderr, flush=True)
 
 
 def _check_model(name: str, kind: str) -> None:

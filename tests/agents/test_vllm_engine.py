@@ -272,6 +272,28 @@ def test_noise_belongs_to_run_episode_and_turn():
         assert len(set(seeds)) == 6
 
 
+def test_a_server_sleeps_while_the_trainer_learns_and_takes_weights_before_its_cache():
+    steps = []
+
+    def noted(name):
+        return lambda body, truth: steps.append(name) or truth
+
+    names = ("sleep", "wake_up", "palaestra_load", "resume")
+    with vllm(MODEL.config, **{name: noted(name) for name in names}) as server, engine_of(server) as engine:
+        engine.update_weights(MODEL.named_parameters(), 0)
+        answers(engine, ask(engine))
+        steps.clear()
+        engine.release()
+        engine.update_weights(MODEL.named_parameters(), 1)
+        engine.reclaim()
+        assert steps == ["sleep", "wake_up", "palaestra_load", "wake_up", "resume"]
+        steps.clear()
+        engine.reclaim()
+        assert steps == []
+        (completion,) = answers(engine, ask(engine)).values()
+        assert set(completion.versions) == {1}
+
+
 def test_weights_arrive_as_they_were_given_and_their_folder_goes():
     with vllm(MODEL.config) as server, engine_of(server) as engine:
         engine.update_weights(MODEL.named_parameters(), 7)

@@ -32,6 +32,7 @@ class Parrot:
     """A trained engine that shares the weights of a model."""
 
     shares_weights = True
+    shares_memory = True
 
     def __init__(self, model, chat, tool_rate=0.5, cut_every=0):
         """With `cut_every`, each so manieth turn comes without its end, as one does that had no room for it."""

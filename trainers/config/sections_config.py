@@ -76,13 +76,23 @@ class PlayConfig:
 class EngineConfig:
     """The engine that samples the agent's turns, and its servers."""
 
-    kind: Literal["torch", "process", "vllm"] = "torch"
-    """`torch` samples from the model in training, `process` from a copy in another process, `vllm` on servers."""
+    kind: Literal["auto", "torch", "process", "vllm"] = "auto"
+    """`torch` samples from the model in training, `process` from a copy in another process, `vllm` on servers. `auto`
+    is `vllm` on a GPU if vLLM's environment is there, otherwise `torch`."""
     sampling_precision: Literal["same", "bfloat16"] = "same"
     """Precision of the built-in engine's matrix products on a CPU. `bfloat16` takes about half the time on a CPU with
     instructions for it; log-probs then differ from the trainer's by about 0.02, for which the loss should correct."""
     urls: Annotated[tuple[str, ...], SERVICE] = ()
-    """Addresses of vLLM servers, as `palaestra serve vllm` prints them. Each request goes to the least loaded."""
+    """Addresses of vLLM servers, as `palaestra serve vllm` prints them. Without any, the run starts a server of its own
+    with `vllm`."""
+    gpus: tuple[str, ...] = ()
+    """GPUs of the run's own servers, one server each: numbers as in CUDA_VISIBLE_DEVICES. By default one server shares
+    the GPU of the learner, and sleeps while that learns."""
+    memory_share: Annotated[float, SHARE] = 0.3
+    """Share of a GPU's memory that the run's own server may use on the learner's GPU."""
+    python: Annotated[str, SERVICE] = ""
+    """Python program of an environment with vLLM, for the run's own servers; by default that of `palaestra serve
+    vllm`."""
     transfer: Literal["files", "nccl", "ipc"] = "files"
     """How weights are sent to the servers; `nccl` and `ipc` are vLLM's own transfers between GPUs, and need
     palaestra[vllm]."""
@@ -96,11 +106,13 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if (self.kind == "vllm") != bool(self.urls):
+        if self.urls and self.kind != "vllm":
             raise ConfigError(
                 f"engine.kind is {self.kind!r} and engine.urls is {self.urls}; servers are named for vllm, and only "
                 "for vllm: --engine.kind vllm --engine.urls http://127.0.0.1:8000"
             )
+        if self.gpus and (self.urls or self.kind == "torch"):
+            raise ConfigError("engine.gpus is for servers that the run starts itself: --engine.kind vllm, without urls")
         if self.kind == "vllm" and self.sampling_precision != "same":
             raise ConfigError(
                 "engine.sampling_precision is a setting of the built-in engine; vLLM's precision is that of its servers"

@@ -156,10 +156,11 @@ class Learner(Generic[RunConfigT]):
     def publish(self) -> None:
         """Make the engines sample from the current weights. An engine that shares the weights copies nothing."""
         for engine in trained_engines(self.agent):
-            shared = engine.shares_weights
-            tensors = self.model.named_parameters() if shared else whole_weights(self.model)
+            if engine.shares_memory and not engine.shares_weights and torch.cuda.is_available():
+                torch.cuda.empty_cache()  # The engine's process needs what this one keeps for later.
+            tensors = self.model.named_parameters() if engine.shares_weights else whole_weights(self.model)
             engine.update_weights(tensors, version=self.step)
-            if shared:  # Its cache was released during the update.
+            if engine.shares_memory:  # It was released while the learner learned.
                 engine.reclaim()
         self.torn = False
 

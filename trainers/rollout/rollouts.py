@@ -127,6 +127,6 @@ def play_batch(
         scoring.put(episode)
     assert batch is not None, "play ends when the batch is complete"
     for engine in trained_engines(agent):
-        if engine.shares_weights:  # The learner may need the memory of the engine's cache. `publish` reclaims it.
+        if engine.shares_memory:  # The learner needs it. `publish` reclaims it.
             engine.release()
     return replace(batch, figures={**batch.figures, "num_tokens/sampled": agent.engine.sampled - sampled_before})

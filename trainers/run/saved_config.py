@@ -23,7 +23,7 @@ from palaestra.registry import require_loaded, services
 from palaestra.trainers.config.env_config import EnvConfig
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.recipes import Recipe, own_part_names, parts_of
-from palaestra.trainers.config.sections_config import PlayConfig, ScaleConfig
+from palaestra.trainers.config.sections_config import EngineConfig, PlayConfig, ScaleConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.parts import UnloadedPart, load_allowed, module_of
 from palaestra.trainers.validation import changed, flat, plain
@@ -35,7 +35,7 @@ _DROPPED = ("gate_tasks", "first_gate", "gate_every", "warmup_steps", "decay_ste
 _SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
 _ENDS = ("eval.early_stopping_patience", "eval.stop_when")
 _MEASURED = ("eval.eval_steps", "track", "collapse", "play.max_logprob_gap")
-_SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
+_SERVERS = ("urls", "gpus", "memory_share", "python", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
 _JUDGES = ("recipe.judge.url", "recipe.judge.served_as", "recipe.judge.key_env")
 FREE = (
     *(*_SAVED, *_JUDGES, *_MEASURED, *_ENDS, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),
@@ -47,10 +47,10 @@ _SIZES = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "sc
 ROUNDING = (*_SIZES, "device", "engine.kind")
 """Options that may differ, with a note: they change the order of sums or the machine, so the last bits change. A run
 that ran out of memory may need them."""
-_OPEN = ("precision", "optimizer_bits", "optimizer_offload", "gradient_checkpointing", "cache_tokens")
+_OPEN = ("kind", "precision", "optimizer_bits", "optimizer_offload", "gradient_checkpointing", "cache_tokens")
 """Settings that a config may leave open, and that are fixed when the run begins."""
 _ENV_FLAGS = {"env-options", "env.options"}
-Section = TypeVar("Section", PlayConfig, ScaleConfig)
+Section = TypeVar("Section", PlayConfig, ScaleConfig, EngineConfig)
 
 
 def written_config(config: RunConfig) -> str:
@@ -220,7 +220,10 @@ def settled(saved: RunConfig, requested: RunConfig) -> RunConfig:
     if not isinstance(saved, GRPOConfig) or not isinstance(requested, GRPOConfig):
         return requested
     requested = replace(
-        requested, scale=_filled(requested.scale, saved.scale), play=_filled(requested.play, saved.play)
+        requested,
+        scale=_filled(requested.scale, saved.scale),
+        play=_filled(requested.play, saved.play),
+        engine=_filled(requested.engine, saved.engine),
     )
     options = requested.env.options
     keys = {text: text.partition("=")[0] for text in saved.env.env_options}

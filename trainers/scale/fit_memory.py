@@ -95,7 +95,7 @@ def counted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
 
 
 def _estimate(shape: Outline, config: GRPOConfig, room: Room) -> MemoryEstimate:
-    return estimate(shape, config, on_gpu=room.on_gpu, ranks=room.ranks)
+    return estimate(shape, config, on_gpu=room.on_gpu, ranks=room.ranks, device=room.device)
 
 
 def fits(needed: MemoryEstimate, room: Room) -> bool:

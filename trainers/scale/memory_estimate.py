@@ -157,8 +157,12 @@ def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
     )
 
 
-def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks: int = 1) -> MemoryEstimate:
-    """Return the memory estimate of one rank of a run with these settings. `shape` must have the compute dtype."""
+def estimate(
+    shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks: int = 1, device: int = 0
+) -> MemoryEstimate:
+    """Return the memory estimate of one rank of a run with these settings. `shape` must have the compute dtype;
+    `device` is the memory of the device, of which the run's own vLLM server has a share.
+    """
     longest, scale = config.longest_row, config.scale
     mini_batches = min(config.optimizer.num_mini_batches, config.play.num_prompts)
     rows = -(-config.play.num_prompts // mini_batches) * config.play.num_generations
@@ -176,6 +180,10 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
     gradients = Part("gradients", trained * FLOAT, "sums in float32, one figure a trained weight")
     batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
     host = [batch] if on_gpu else []
+    playing = _playing(shape, config, on_gpu=on_gpu) if config.engine.kind != "vllm" else ()
+    if on_gpu and config.engine.kind == "vllm" and not (config.engine.urls or config.engine.gpus):
+        playing = (Part("vLLM server", round(config.engine.memory_share * device), "asleep while the learner learns"),)
+        host.append(Part("vLLM's weights", shape.weight_bytes, "kept in main memory while the server sleeps"))
     persistent += [] if on_gpu else [batch]
     (host if scale.optimizer_offload else persistent).extend(state)
     if config.engine.kind == "process":
@@ -186,7 +194,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
     passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
     return MemoryEstimate(
         tuple(persistent),
-        _playing(shape, config, on_gpu=on_gpu) if config.engine.kind != "vllm" else (),
+        playing,
         (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
         (gradients, *([_bucket(shape, state)] if scale.optimizer_offload else ())),
         tuple(host),

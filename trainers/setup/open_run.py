@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from palaestra.trainers.samplers.seats import check_seats
 from palaestra.trainers.samplers.task_of_group import counts_in, held_out
 from palaestra.trainers.scale.fit_memory import fit
 from palaestra.trainers.scale.ranks import Ranks, here
+from palaestra.trainers.setup.choose_engine import chosen_engine, vllm_engine
 from palaestra.trainers.setup.demonstration_split import Division
 
 ConfigT = TypeVar("ConfigT", GRPOConfig, SFTConfig)
@@ -80,14 +81,12 @@ def engine_maker(config: RunConfig) -> EngineMaker:
         return TorchEngine
     engine = config.engine
     built_in: dict[str, Any] = {"cache_tokens": config.play.cache_tokens, "precision": engine.sampling_precision}
-    if engine.kind == "torch":
+    if engine.kind in ("auto", "torch"):
         return partial(TorchEngine if here().count == 1 else WholeEngine, **built_in)
     if engine.kind == "process":
         return partial(ProcessEngine, **built_in, deadline=engine.restart_seconds)
-    options, ranks = asdict(engine), here()
-    del options["kind"], options["sampling_precision"]
-    options["urls"] = servers(engine.urls, ranks)
-    return partial(VllmEngine, **options)
+    mine = replace(config, engine=replace(engine, urls=servers(engine.urls, here())))
+    return partial(vllm_engine, mine)
 
 
 def servers(urls: Sequence[str], ranks: Ranks) -> tuple[str, ...]:
@@ -116,7 +115,7 @@ def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
     """Give a model the dtype, the engine and the adapter of the run, unless it has them already."""
     dtype = compute_type(config)
     engine = config.engine if isinstance(config, GRPOConfig) else None
-    other_engine = engine is not None and (engine.kind, engine.sampling_precision) != ("torch", "same")
+    other_engine = engine is not None and (engine.kind not in ("auto", "torch") or engine.sampling_precision != "same")
     shares_weights = any(engine.shares_weights for engine in trained_engines(local.agent))
     if next(local.model.parameters()).dtype != getattr(torch, dtype) or (other_engine and shares_weights):
         model, maker = cast_weights(local.model, dtype), engine_maker(config)
@@ -131,13 +130,16 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
     Raise an error if the device or the disk has too little space for the run.
     """
     scale = config.scale
-    chosen = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
-    if "auto" not in chosen and None not in chosen:
-        return config, ""
     note = ""
+    if isinstance(config, GRPOConfig):
+        chosen: tuple[Any, str] = chosen_engine(config, ranks)
+        config, note = chosen
+    settings = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
+    if "auto" not in settings and None not in settings:
+        return config, note
     if isinstance(config, GRPOConfig) and config.model != "tiny" and scale.fit is not False:
         fitted: tuple[Any, str] = fit(config, folder, ranks)
-        config, note = fitted
+        config, note = fitted[0], "; ".join(filter(None, (note, fitted[1])))
     scale = config.scale
     scale = replace(
         scale,
@@ -185,7 +187,7 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
         raise ConfigError(
             f"{names} does not support several ranks (torchrun started {count}). Remove it, or train in one process"
         )
-    if config.engine.kind == "vllm" and count > len(config.engine.urls):
+    if count > 1 and config.engine.kind == "vllm" and count > len(config.engine.urls):
         raise ConfigError(
             f"engine.urls names {len(config.engine.urls)} servers and there are {count} ranks, each of which asks "
             "servers of its own; start more servers, or fewer ranks"

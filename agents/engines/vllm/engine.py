@@ -23,6 +23,7 @@ from palaestra.agents.engines.background_engine import BackgroundEngine
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.vllm.checks import described, tokenizer_fault
 from palaestra.agents.engines.vllm.fleet import Fleet, PendingRequest
+from palaestra.agents.engines.vllm.own_servers import OwnServers
 from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
 from palaestra.agents.engines.vllm.weights import WeightFiles, from_files
 from palaestra.endpoint.background import BackgroundLoop
@@ -53,11 +54,15 @@ class VllmEngine(BackgroundEngine):
         answer_seconds: float = 600.0,
         restart_seconds: float = 300.0,
         api_key_env: str = "",
+        own: OwnServers | None = None,
+        shares_memory: bool = False,
     ) -> None:
         """`model` is the model in training. `slots` is ignored: the servers decide how many turns run at once.
 
         `weights_folder` is a folder that servers on other machines can read too. `answer_seconds` is the timeout of one
-        turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again.
+        turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again. `own`
+        are servers that end with their last engine; they sleep while the trainer learns if they use its memory
+        (`shares_memory`).
         """
         if not urls:
             raise UsageError(
@@ -65,6 +70,7 @@ class VllmEngine(BackgroundEngine):
             )
         super().__init__("palaestra-vllm")
         self.model, self.seed, self.version = model, seed, 0
+        self.own, self.shares_memory = own, shares_memory
         self._stops = frozenset(stops)
         self._words = model.config.get_text_config().vocab_size
         self._fleet = Fleet(urls, Secret(api_key_env), answer_seconds, restart_seconds)
@@ -174,6 +180,7 @@ class VllmEngine(BackgroundEngine):
             self._files.close()
         if self._transfer is not None:
             self._transfer.close()
+        self.own = None
 
     def _give_function(
         self, pairs: list[tuple[str, Any]], number: int

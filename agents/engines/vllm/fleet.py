@@ -162,6 +162,8 @@ class Fleet:
 
     async def reclaim(self, paused: bool) -> None:
         """Make the servers allocate their memory again. Sampling continues, unless `paused`."""
+        if not self._released:
+            return
         await self._all(lambda replica: _quiet(replica.ask("/wake_up", {}, LOAD_SECONDS)))
         self._released = False
         if not paused:
