@@ -41,9 +41,7 @@ def environment(tmp_path, monkeypatch):
 
 def a_run(**engine):
     run = grpo_config("two-hop", model=str(Path(__file__).parent), slots=4)
-    return changed(
-        grpo_config("two-hop", model=str(Path(__file__).parent), slots=4), {"engine": engine} if engine else {}
-    )
+    return changed(run, {"engine": engine}) if engine else run
 
 
 def test_vllm_is_the_engine_on_a_gpu_where_its_environment_is(gpu, environment):

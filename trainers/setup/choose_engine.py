@@ -74,7 +74,7 @@ def own_launches(config: GRPOConfig) -> list[Launch]:
 
 
 def vllm_engine(config: GRPOConfig, model: Any, stops: Iterable[int], **options: Any) -> VllmEngine:
-    """Return the vLLM engine of a config. If the config names no servers, they start now, and end with their engines."""
+    """Return the vLLM engine of a config. If it names no servers, they start now, and end with their engines."""
     engine = asdict(config.engine)
     for name in ("kind", "sampling_precision", "gpus", "memory_share", "python"):
         del engine[name]
