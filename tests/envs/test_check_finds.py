@@ -166,6 +166,35 @@ def test_a_tool_that_promises_text_and_returns_nothing_is_named_without_a_demons
     assert "'look' is annotated -> str and returned nothing" in failed(Speechless, ESCAPE)[ESCAPE]
 
 
+def refused(messages, rng):
+    if messages[-1]["role"] == "tool":
+        return messages[-1]["content"]
+    return flawed.hermes.render([flawed.ParsedCall("look", {"text": "the drawer"})])
+
+
+def confused(messages, rng):
+    return refused(messages, rng) if messages[-1]["role"] == "user" else str({}["drawer"])
+
+
+class Closed(Sound):
+    look = takes("look", lambda self, text: f"{text} is locked")
+
+
+def test_a_demonstrator_that_fails_is_shown_with_the_end_of_an_episode():
+    name = "demonstrator succeeds"
+    said = failed(Closed, name, demonstrator=refused)[name]
+    assert "its demonstrator succeeds in 0%; expected 90%; in task train/0, the last tool message is" in said
+    assert "'the drawer is locked', the last turn is 'the drawer is locked', the answer is" in said
+    assert said.endswith("and the reward is {'success': 0.0}")
+
+
+def test_what_a_demonstrator_raises_is_reported_once_as_its_own_with_what_it_saw():
+    ((_, said),) = failed(Closed, demonstrator=confused).items()
+    assert said.startswith("its demonstrator raised KeyError: 'drawer', in the task 'What is ")
+    assert "after the message 'the drawer is locked' (" in said
+    assert f"in {confused.__name__})" in said
+
+
 def test_a_start_that_fails_and_a_reward_that_sleeps_stop_the_check_at_once(monkeypatch):
     assert list(failed(NeverOpen)) == ["an episode begins and ends"]
     assert len(Sealed.starts) == 1
