@@ -64,12 +64,13 @@ def check(
     if subject.entry_point is None:
         return measure(FOREIGN_CHECKS, subject, on_check)
     with contextlib.closing(subject.chairs()) as chairs:
-        chair = next(chairs)
+        chair = None
         try:
+            chair = next(chairs)
             left_alone(subject, chair)
         except Exception as error:  # The checks report any other fault of the environment.
             refused = isinstance(error, MissingExtra) or (options and isinstance(error, UsageError))
-            if refused and not chair.messages:  # It has not begun.
+            if refused and not (chair and chair.messages):  # No episode has begun.
                 raise
     left_out = OF_ONE_SEAT if len(seats) > 1 else OF_GAMES
     checks = {name: function for name, function in CHECKS.items() if function not in left_out}

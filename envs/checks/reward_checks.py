@@ -153,7 +153,8 @@ def _require_little(chair: Chair, name: str, results: list[tuple[float, float]])
     require(
         won <= chance * count + luck,
         f"the cheat {name!r}{chair.of} succeeds in {won / count:.0%}, and {kind}.chance{there} is "
-        f"{chance:.0%}; reward only what was asked for, or declare the chance of guessing",
+        f"{chance:.0%}, with {luck / count:.0%} more for luck in {count} episodes; reward only what was asked for, or "
+        "declare the chance of guessing",
     )
     paid = max((reward for won, reward in results if not won), default=0.0)
     require(

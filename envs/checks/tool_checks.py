@@ -15,7 +15,7 @@ from typing import get_type_hints
 from palaestra.authorship import foreign_line
 from palaestra.envs.checks import trials
 from palaestra.envs.checks.cheats import calls_of, crashing_calls
-from palaestra.envs.checks.findings import Noted, Skipped, require, require_same
+from palaestra.envs.checks.findings import Noted, Skipped, advice_on, require, require_same
 from palaestra.envs.checks.trials import Chair, Subject
 from palaestra.envs.core import branches, calls
 from palaestra.episode import Call, Ending, Message, Status
@@ -67,7 +67,8 @@ def crashing_is_no_escape(subject: Subject) -> None:
                 if (error := record.exc_info and record.exc_info[1]) is not None:
                     place = foreign_line(error)
                     message = f"the tool {name!r}{chair.of} raised {type(error).__name__}: {error!s:.80} ({place})"
-                    notes.append(f"{message}, and the agent is told so; raise ToolError with words that help it")
+                    advice = advice_on(error, "raise ToolError with words that help it")
+                    notes.append(f"{message}, and the agent is told so; {advice}")
                     require(answered, f"no call of this check was answered: {notes[-1]}")
                 require("did not close" not in record.msg, record.getMessage())
     if notes:

@@ -16,7 +16,7 @@ from palaestra import formats
 from palaestra.envs.arena.by_rule import ByRule, seat_rng
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.openers import open_playable
-from palaestra.envs.arena.opening import open_machine
+from palaestra.envs.arena.opening import open_machine, require_no_game
 from palaestra.envs.checks.cheats import Cheat, arguments
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
@@ -66,7 +66,10 @@ class Subject:
     def seats(self) -> Sequence[Seat]:
         """Return the seats. Raise an error for an environment that cannot be loaded or played."""
         if self.entry_point is not None:
-            return getattr(load_author(self.entry_point, f"{self.env_id}: its class"), "seats", ()) or (None,)
+            author_class = load_author(self.entry_point, f"{self.env_id}: its class")
+            if not (seats := getattr(author_class, "seats", ())):
+                require_no_game(self.env_id, author_class)
+            return seats or (None,)
         with closing(open_playable(self.env_id, self.options)) as playable:
             return playable.seats
 

@@ -1,5 +1,6 @@
 """`palaestra check` finds what most play never meets, stops at what is slow, and ends with what failed."""
 
+import sqlite3
 import time
 from typing import ClassVar
 
@@ -87,6 +88,30 @@ class Amnesia(Desk):
 class Stuck(Desk):
     def close(self):
         raise OSError("the desk is locked")
+
+
+class Archive(Toolkit):
+    def start(self, task, rng):
+        self.db = sqlite3.connect(":memory:")
+
+    @tool
+    async def look_up(self) -> str:
+        """Look it up."""
+        return str(self.db.execute("select 1").fetchone())
+
+    def close(self):
+        pass
+
+
+class InArchive(Sound):
+    toolkits = (Archive,)
+
+
+def test_a_connection_of_another_thread_is_answered_with_what_to_do():
+    said = failed(InArchive, ESCAPE)[ESCAPE]
+    assert "'look_up' raised ProgrammingError: SQLite objects created in a thread" in said
+    assert "check_same_thread=False) and hold a lock around each use, or open and close it in the tool" in said
+    assert "raise ToolError" not in said
 
 
 class AtDesk(Sound):
