@@ -31,7 +31,7 @@ class Toolkit:
     per_seat: ClassVar[bool] = False
     """In a game: whether each seat has an instance of its own, or all share one."""
     seat: str | None = None
-    """In a game, while a tool runs: the seat that calls it. Also elsewhere, if the instance belongs to one seat."""
+    """Seat of a game that calls the tool which runs, or that the instance belongs to (`per_seat`); None for neither."""
     namespace: ClassVar[str] = ""
     """What is put before a tool's name, with a "_", if another toolkit of the environment has a tool of the same name;
     "" makes this an error."""
