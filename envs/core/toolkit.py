@@ -80,13 +80,14 @@ class Toolkit:
 
 def as_called_by(kit: Toolkit, seat: str) -> Toolkit:
     """Return a shared toolkit as a seat calls it: the same state, with `seat` set. Several seats may call at once."""
-    called = object.__new__(_with_seat(type(kit), seat))
+    cls: Any = type(kit)
+    called: Toolkit = object.__new__(_with_seat(cls, seat))
     called.__dict__ = kit.__dict__
     return called
 
 
 @lru_cache(maxsize=256)
-def _with_seat(cls: type[Toolkit], seat: str) -> type[Toolkit]:
+def _with_seat(cls: Any, seat: str) -> Any:
     names = {"seat": seat, **{name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}}
     return type(cls.__name__, (cls,), names)
 
