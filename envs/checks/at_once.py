@@ -108,18 +108,27 @@ def alone(subject: Subject, chair: Chair, number: int = 0) -> Event:
 
 
 def demonstrated(subject: Subject, chair: Chair, rule: TrialRule, episodes: int = EPISODES) -> Iterator[Event]:
-    """Yield the ends of episodes with different tasks; tasks that the demonstrator does not know are left out."""
+    """Yield the ends of episodes with different tasks; tasks that the demonstrator does not know are left out.
+
+    In a slow environment the first MIN_EPISODES are all, if they are all won or all lost.
+    """
     if not is_spared(subject, chair):
         for number in range(episodes):
             with suppress(UnknownTask):
                 yield chair.play_by(rule, number, number)
         return
-    for (number, _), event in together(subject).items():
-        assert event.attempt is not None
-        opening = [*takewhile(lambda message: message["role"] != "assistant", event.attempt.messages)]
-        with suppress(UnknownTask):
-            rule(opening, seat_rng(None, Start(number, number), len(opening)))
-            yield event
+    first, count, won = 0, 0, 0
+    while first < episodes and (not first or 0 < won < count):
+        more = min(AT_ONCE, episodes - first)
+        events = play_together(subject, more, subject.rule, first) if first else together(subject)
+        first += len(events)
+        for (number, _), event in events.items():
+            assert event.attempt is not None
+            opening = [*takewhile(lambda message: message["role"] != "assistant", event.attempt.messages)]
+            with suppress(UnknownTask):
+                rule(opening, seat_rng(None, Start(number, number), len(opening)))
+                count, won = count + 1, won + (event.parts["success"] == 1.0)
+                yield event
 
 
 def unanswered(subject: Subject, chair: Chair) -> list[Event]:

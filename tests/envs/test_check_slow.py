@@ -11,6 +11,7 @@ from flawed import adds, adds_with_the_tool, unable
 
 from palaestra.envs import Task, Toolkit, tool
 from palaestra.envs.checks import at_once
+from palaestra.envs.checks.trials import EPISODES
 
 MAX_STARTS = 30
 """Starts of a check: 24 where there is no demonstrator, 25 with one."""
@@ -145,3 +146,18 @@ def test_a_slow_demonstrator_that_fails_is_found():
     name = "demonstrator succeeds"
     said = failed(SLOW[flawed.Sound], name, demonstrator=unable, slow=True)[name]
     assert "its demonstrator succeeds in 0%" in said
+
+
+questions: dict = {}
+
+
+def errs_once(messages, rng):
+    """Give a wrong answer in the second of all tasks."""
+    place = questions.setdefault(messages[-1]["content"], len(questions))
+    return "no" if place == 1 else adds(messages, rng)
+
+
+def test_a_slow_demonstrator_that_errs_once_is_given_as_many_episodes_as_a_quick_one():
+    questions.clear()
+    assert failed(SLOW[flawed.Sound], "demonstrator succeeds", demonstrator=errs_once, slow=True) == {}
+    assert len(questions) == EPISODES
