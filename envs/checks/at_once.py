@@ -33,7 +33,7 @@ from palaestra.registry import arena
 
 SLOW_SECONDS = 0.5
 """Seconds of an episode with at most one turn, of calls, from which on the checks play fewer episodes."""
-AT_ONCE = 8
+AT_ONCE = 9
 """Episodes of a slow environment that begin at once: their servers share the processors."""
 Player = Callable[[Event, list[Message]], str | None]
 """Function of the seat's last event and its messages that returns its next turn, or None to stop the episode."""
@@ -132,8 +132,8 @@ def demonstrated(subject: Subject, chair: Chair, rule: TrialRule, episodes: int 
 
 
 def unanswered(subject: Subject, chair: Chair) -> list[Event]:
-    """Return the ends of episodes of a slow environment without an answer, played at once: of its first tasks, without
-    a turn; of one whose every call fails; and of one by rule that stops before its answer."""
+    """Return the ends of episodes of a slow environment without an answer: of its first tasks, without a turn; of one
+    whose every call fails; and of one by rule that stops before its answer. Those of `together` play beside them."""
     if not subject.unanswered:
         by_rule, parse = _by_rule(subject, subject.rule), chair.spec.parse
 
@@ -147,9 +147,13 @@ def unanswered(subject: Subject, chair: Chair) -> list[Event]:
             (0, lambda *_: chair.call("nobody")),
             (0, works),
         ]
-        subject.unanswered = without_an_answer(
-            lambda: [left_alone(subject, chair), *(end[None] for end in play_at_once(subject, plans))]
-        )
+        first = without_an_answer(lambda: left_alone(subject, chair))
+        try:
+            ends = play_at_once(subject, [*plans, *((number, by_rule) for number in range(MIN_EPISODES))])
+            subject.together = {(number, None): end[None] for number, end in enumerate(ends[len(plans) :])}
+        except Exception:  # Was it one of these? Those of `together` are another check's.
+            ends = without_an_answer(lambda: play_at_once(subject, plans))
+        subject.unanswered = [first, *(end[None] for end in ends[: len(plans)])]
     return subject.unanswered
 
 

@@ -137,6 +137,20 @@ def test_a_slow_reward_that_reads_what_a_tool_has_set_is_found():
     assert "reads self.desk, which is not there later" in said
 
 
+class RaisingWhenRight(flawed.Sound):
+    toolkits = (Server,)
+
+    def reward(self, attempt):
+        return 1 / (attempt.answer != attempt.task.answer) - 1.0
+
+
+def test_what_a_reward_raises_for_an_answer_is_not_said_of_unanswered_episodes_that_play_beside_it():
+    together, apart = "arena equals single", "unanswered episodes are scored"
+    said = failed(RaisingWhenRight, together, apart, demonstrator=adds, slow=True)
+    assert list(said) == [together]
+    assert said[together].startswith("ZeroDivisionError: ")
+
+
 def test_what_a_slow_reward_raises_is_reported_once():
     ((_, said),) = failed(SLOW[flawed.Raising]).items()
     assert said.startswith("KeyError: 'key'")
