@@ -83,6 +83,13 @@ def refuse_unknown(env_id: str, creator: Any, names: Iterable[str]) -> None:
             raise UsageError(f"{env_id} takes no option {name!r}; it takes {', '.join(takes)}{hint}")
 
 
+def refuse_mistyped(env_id: str, creator: Any, options: Mapping[str, Any]) -> None:
+    """Raise a UsageError for a text in place of a boolean: any text, "no" and "FALSE" too, counts as true."""
+    for name, parameter in _parameters(creator).items():
+        if parameter.annotation is bool and isinstance(options.get(name), str):
+            raise UsageError(f"{env_id}: the option {name} is {options[name]!r}; expected true or false")
+
+
 def _parameters(creator: Any) -> dict[str, Parameter]:
     """Return the options of a class by name; a type that is written as text is resolved if possible."""
     try:

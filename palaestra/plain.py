@@ -11,6 +11,8 @@ from typing import Any
 from palaestra.errors import UsageError
 from palaestra.tagged import pack, unpack
 
+_BOOLEANS = {"True": True, "False": False}
+
 
 def to_plain(value: Any, where: str = "value") -> Any:
     """Return a value that `json` can write. `where` names the value in the error that refuses it."""
@@ -49,7 +51,10 @@ def _path(value: Any, part: Any, where: str) -> str:
 
 
 def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
-    """Return `KEY=VALUE` texts as a dict. A JSON value is decoded, others stay text. `what` names them in errors."""
+    """Return `KEY=VALUE` texts as a dict. A JSON value, True and False are decoded, others stay text.
+
+    `what` names them in errors.
+    """
     pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -57,22 +62,19 @@ def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
         if not equals or not key.rpartition(".")[2].isidentifier() or key.startswith("-") or key in pairs:
             expected = "each key once" if key in pairs else "KEY=VALUE"
             raise UsageError(f"{what} has {text!r}; expected {expected}, such as digits=2 or tasks=problems.jsonl")
-        try:
-            pairs[key] = json.loads(value)
-        except ValueError:
-            pairs[key] = value
+        pairs[key] = _decoded(value)
     return pairs
 
 
 def as_pair(key: str, value: Any) -> str:
     """Return `KEY=VALUE` as `from_pairs` reads it back, in printable characters."""
-    text = value if isinstance(value, str) and not _is_json(value) else json.dumps(to_plain(value))
+    text = value if isinstance(value, str) and _decoded(value) is value else json.dumps(to_plain(value))
     return f"{key}={text}" if text.isprintable() else f"{key}={json.dumps(text)}"
 
 
-def _is_json(text: str) -> bool:
+def _decoded(text: str) -> Any:
+    """Return the value of a text that is JSON, or one of Python's words for a boolean; any other text as it is."""
     try:
-        json.loads(text)
+        return _BOOLEANS[text] if text in _BOOLEANS else json.loads(text)
     except ValueError:
-        return False
-    return True
+        return text

@@ -76,12 +76,13 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
 
 def as_registered(env_id: str) -> str:
     """Return an id as it was registered: a game's may be written "_v0", where the registry has "-v0"."""
-    return _game_names.get(env_id, env_id)
+    module, colon, name = env_id.rpartition(":")
+    return f"{module}{colon}{_game_names.get(_game_id(name), name)}"
 
 
 def games() -> list[str]:
-    """Return the ids that were registered by `palaestra.register_game`, sorted."""
-    return sorted(_games)
+    """Return the ids that were registered by `palaestra.register_game`, as they were registered, sorted."""
+    return sorted(_game_names[registry_id] for registry_id in _games)
 
 
 def author_class(env_id: str) -> Any:

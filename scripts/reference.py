@@ -77,7 +77,7 @@ def page() -> str:
         environments(),
         section(
             "What an environment sets: attributes of its class",
-            "A subclass has others, as in `class Short(TwoHop): max_turns = 3`.",
+            "A subclass has others, as in `class Short(TwoHop): max_turns = 3`, and draws other problems.",
             ToolEnv,
             {"default": {name: getattr(ToolEnv, name, MISSING) for name in declared(ToolEnv)}},
             said="",

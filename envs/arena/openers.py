@@ -24,7 +24,7 @@ from palaestra.envs.core.machine import Machine
 from palaestra.errors import UnknownId, UsageError
 from palaestra.mixture import environments, read_mixture
 from palaestra.options import OF_ARENAS
-from palaestra.registry import demonstrator, games, load_author, registered, registered_author
+from palaestra.registry import as_registered, demonstrator, games, load_author, registered, registered_author
 
 _lock = threading.Lock()
 
@@ -64,7 +64,7 @@ def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) ->
     if entry is not None:
         author_options = {**entry[1], **options}
         seat = author_options.pop("seat", None)
-        spec = spec_of(make_author(entry[0], author_options, env_id), name)
+        spec = spec_of(make_author(entry[0], author_options, env_id), as_registered(name))
         if seat is None:
             return lambda: Machine(spec)
         if spec.solo:

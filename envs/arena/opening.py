@@ -15,8 +15,8 @@ from palaestra.envs.data.rows import require_file
 from palaestra.envs.data.task_files import load_tasks
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UnknownId, UsageError
-from palaestra.options import FORMAT, OF_ARENAS, refuse_unknown
-from palaestra.registry import games, load_author, registered, registered_author
+from palaestra.options import FORMAT, OF_ARENAS, refuse_mistyped, refuse_unknown
+from palaestra.registry import as_registered, games, is_game, load_author, registered, registered_author
 
 
 def make_author(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> ToolEnv:
@@ -34,10 +34,22 @@ def make_author(entry_point: str, options: Mapping[str, Any], env_id: str = "") 
     except TypeError as error:
         refuse_unknown(env_id or author_class.__name__, author_class, accepted)
         raise UsageError(f"{author_class.__name__}: {error}") from error
+    refuse_mistyped(env_id or author_class.__name__, author_class, accepted)
     author = author_class(**accepted)
+    if not author.seats:
+        require_no_game(env_id, author_class)
     if options.get(FORMAT) is not None:
         author.format = formats.validate(options[FORMAT])
     return author
+
+
+def require_no_game(env_id: str, author_class: type) -> None:
+    """Raise an error if a class without seats is registered as a game."""
+    if is_game(env_id):
+        raise EnvironmentDefect(
+            f"{as_registered(env_id)} is registered as a game, but its class {author_class.__name__} has no seats: "
+            "use palaestra.register, or subclass Game and set seats"
+        )
 
 
 def tasks_of(author: ToolEnv) -> Sequence[Task]:
@@ -68,4 +80,5 @@ def open_machine(env_id: str, options: Mapping[str, Any]) -> Machine:
         raise UnknownId(env_id, [*registered(), *games()])
     entry_point, registered_with = entry
     author_options = {name: value for name, value in {**registered_with, **options}.items() if name not in OF_ARENAS}
-    return Machine(spec_of(make_author(entry_point, author_options, env_id), env_id.rpartition(":")[2]))
+    name = as_registered(env_id.rpartition(":")[2])
+    return Machine(spec_of(make_author(entry_point, author_options, env_id), name))

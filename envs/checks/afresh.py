@@ -39,11 +39,11 @@ class RecomputedReward(NamedTuple):
     """Name of the attribute of the author's object that the reward read and that did not exist; "" for none."""
 
 
-def recorded(env_id: str, seat: Seat, event: Event, state: EpisodeState) -> dict[str, Any]:
-    """Return an episode of a seat as plain data."""
+def recorded(env_id: str, seat: Seat, event: Event, state: EpisodeState | None) -> dict[str, Any]:
+    """Return an episode of a seat as plain data; of a game, `state` has its rounds."""
     assert event.attempt is not None
     assert event.ending is not None
-    start, course = replace(event.start, seat=seat), state.course
+    start, course = replace(event.start, seat=seat), state.course if state else None
     episode = Episode(start, event.attempt, (), event.ending, event.reward, event.parts, event.fault)
     return {
         "line": to_line(Record(env_id, episode)).decode("utf-8", "surrogatepass"),

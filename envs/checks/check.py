@@ -7,19 +7,23 @@ shows.
 """
 
 import contextlib
-import io
 import json
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
-from palaestra.envs.checks import answers_in_prompts, reward_checks, task_checks, tool_checks
+from palaestra.envs.checks import answers_in_prompts, contracts, reward_checks, task_checks, tool_checks
+from palaestra.envs.checks.at_once import (
+    alone,
+    demonstrated,
+    is_spared,
+    judge_answer,
+    left_alone,
+    play_together,
+    together,
+)
 from palaestra.envs.checks.findings import (
     HOSTILE,
     CheckFinding,
@@ -30,12 +34,13 @@ from palaestra.envs.checks.findings import (
     require_same,
 )
 from palaestra.envs.checks.first_episode import an_episode_begins_and_ends
+from palaestra.envs.checks.fixed_script import scripted
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.settings import require_given, require_known, require_told
 from palaestra.envs.checks.state_left_behind import changed, living
-from palaestra.envs.checks.trials import MIN_EPISODES, Subject, play_together, scripted, successes
+from palaestra.envs.checks.trials import MIN_EPISODES, Subject
 from palaestra.envs.core.author import ToolEnv
-from palaestra.episode import Ending, Message
+from palaestra.episode import Ending, Event, Message
 from palaestra.errors import MissingExtra, UsageError
 
 DEMONSTRATED = 0.9
@@ -58,11 +63,15 @@ def check(
     seats = subject.seats  # Before any check: all of them would fail where it cannot be loaded or played.
     if subject.entry_point is None:
         return measure(FOREIGN_CHECKS, subject, on_check)
-    try:
-        next(subject.chairs()).begin()
-    except Exception as error:  # The checks report any other fault of the environment.
-        if isinstance(error, MissingExtra) or (options and isinstance(error, UsageError)):
-            raise
+    with contextlib.closing(subject.chairs()) as chairs:
+        chair = None
+        try:
+            chair = next(chairs)
+            left_alone(subject, chair)
+        except Exception as error:  # The checks report any other fault of the environment.
+            refused = isinstance(error, MissingExtra) or (options and isinstance(error, UsageError))
+            if refused and not (chair and chair.messages):  # No episode has begun.
+                raise
     left_out = OF_ONE_SEAT if len(seats) > 1 else OF_GAMES
     checks = {name: function for name, function in CHECKS.items() if function not in left_out}
     return measure(checks, subject, on_check)
@@ -74,53 +83,6 @@ def settings_are_known(subject: Subject) -> None:
         settings = [name for name in ToolEnv.__annotations__ if not name.startswith("_") and name != "problem"]
         require_known(type(machine.spec.author), ToolEnv, settings)
         require_given(machine.spec)
-
-
-def gymnasium_contract(subject: Subject) -> None:
-    """Run Gymnasium's own checker."""
-    env = gymnasium.make(subject.env_id, **subject.constructor_options).unwrapped
-    try:
-        check_env(env, skip_render_check=True)
-    finally:
-        env.close()
-
-
-def pettingzoo_contract(subject: Subject) -> None:
-    """Run PettingZoo's own tests of both interfaces."""
-    try:
-        import pettingzoo  # type: ignore[import-untyped]
-        from pettingzoo import test
-    except ImportError:
-        raise Skipped("pettingzoo is not installed: pip install 'palaestra[games]'") from None
-
-    def make(kind: str) -> Callable[..., object]:
-        return lambda **given: pettingzoo.make(kind, subject.env_id, **subject.constructor_options, **given)
-
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # They expect arrays, and warn of every text.
-        if _registered(pettingzoo, "aec", subject.env_id):
-            test.api_test(make("aec")(), num_cycles=50)
-            test.seed_test(make("aec"), num_cycles=20)
-            if subject.entry_point is not None:  # Others need not render.
-                test.render_test(make("aec"))
-        if _registered(pettingzoo, "parallel", subject.env_id):
-            test.parallel_api_test(make("parallel")(), num_cycles=50)
-            test.parallel_seed_test(make("parallel"), num_cycles=20)
-
-
-def _registered(pettingzoo: Any, kind: str, env_id: str) -> bool:
-    try:
-        pettingzoo.spec(kind, env_id)
-    except Exception:  # Its registry raises errors of its own for an unknown id.
-        return False
-    return True
-
-
-def contract_of_others(subject: Subject) -> None:
-    """Run the tests of the library that the environment is registered with: Gymnasium's or PettingZoo's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        (gymnasium_contract if subject.env_id in gymnasium.registry else pettingzoo_contract)(subject)
 
 
 def tool_schemas(subject: Subject) -> None:
@@ -135,13 +97,22 @@ def determinism(subject: Subject) -> None:
     """Require that the same task, seed and turns give the same episode, even after another episode was played."""
     notes = []
     for chair in subject.chairs():
+        spared = is_spared(subject, chair)
+        rule = None if spared else subject.rule  # If spared, `arena_equals_single` compares the play by rule.
+        chair.let_last(spared)
         chair.begin(3, 5)
         before = living(chair.machine)
-        first = scripted(chair, subject.rule, 3, 5)
-        scripted(chair, subject.rule, 4, 6)
+        first = scripted(chair, rule, 3, 5)
+        chair.let_last(False)
+        if spared and not subject.alone:
+            alone(subject, chair)
+        else:
+            chair.begin(4, 6)
+            scripted(chair, rule, 4, 6)
+        chair.let_last(spared)
         chair.begin(3, 5)
         left = list(changed(before, living(chair.machine)))
-        again = scripted(chair, subject.rule, 3, 5)
+        again = scripted(chair, rule, 3, 5)
         culprit = f"{left[0][0]} has changed, and lives on: {left[0][1]}" if left else (
             "take randomness from self.rng, and in task and rounds from rng, only"
         )  # fmt: skip
@@ -183,10 +154,13 @@ def hostile_turns(subject: Subject) -> None:
     """Require that no text of the agent raises an error or ends an episode BROKEN, and that a turn that is no answer
     gets a message."""
     for chair in subject.chairs():
+        chair.let_last(subject.slow)
         for text in HOSTILE:
-            if chair.begin().ending is not None:
-                break
-            event = chair.say(text)
+            event = judge_answer(subject, chair, text)
+            if event is None:
+                if not chair.ready(subject.slow):
+                    break
+                event = chair.say(text)
             where = f"the turn {text[:40]!r}{chair.of}"
             require(event.ending is not Ending.BROKEN, f"{where} ended an episode broken: {event.fault}")
             answered = formats.get(chair.format).parse(text, chair.schemas).is_answer
@@ -213,12 +187,12 @@ def hostile_turns_of_others(subject: Subject) -> None:
 
 def arena_equals_single(subject: Subject) -> None:
     """Require that episodes played at once are the same as episodes played one by one."""
-    together = play_together(subject, MIN_EPISODES, subject.rule)
+    beside_others = together(subject)
     for chair in subject.chairs():
-        for number in range(MIN_EPISODES):
-            alone = chair.play_by(subject.rule, number, number)
+        for number in range(1 if subject.slow else MIN_EPISODES):
+            single = alone(subject, chair, number)
             problem = f"episode {number}{chair.of} is played differently beside others and alone"
-            require_same(together[number, chair.seat].attempt, alone.attempt, "attempt", problem)
+            require_same(beside_others[number, chair.seat].attempt, single.attempt, "attempt", problem)
 
 
 def demonstrator_succeeds(subject: Subject) -> None:
@@ -228,11 +202,13 @@ def demonstrator_succeeds(subject: Subject) -> None:
         raise Skipped("no demonstrator is registered, so no tool was called in earnest")
     for chair in subject.chairs():
         if chair.seat is None:
-            won = list(successes(chair, subject.demonstrator))
-            if not won:
+            ends = list(demonstrated(subject, chair, subject.demonstrator))
+            if not ends:
                 raise Skipped("its demonstrator does not know these tasks, so nothing shows that they can be solved")
-            rate = float(np.mean(won))
-            require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
+            rate = float(np.mean([event.parts["success"] for event in ends]))
+            worst = min(ends, key=lambda event: event.parts["success"])
+            message = f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}"
+            require(rate >= DEMONSTRATED, f"{message}; {_how_it_ended(worst)}")
             continue
         for number in range(MIN_EPISODES):
             event = chair.play_by(subject.demonstrator, number, number)
@@ -241,6 +217,18 @@ def demonstrator_succeeds(subject: Subject) -> None:
             calls = event.attempt.calls if event.attempt else ()
             wrong = next((call for call in calls if call.status != "ok"), None)
             require(wrong is None, f"{by_rule} makes a call that fails: {wrong}")
+
+
+def _how_it_ended(event: Event) -> str:
+    """Describe the end of an episode: its last tool message, its last turn, and its reward."""
+    attempt = event.attempt
+    assert attempt is not None
+    roles = {str(message["role"]): f"{message['content']!s:.300}" for message in attempt.messages}
+    result = f"the last tool message is {roles['tool']!r}" if "tool" in roles else "no tool was called"
+    return (
+        f"in task {attempt.task.id}, {result}, the last turn is {roles.get('assistant', '')!r}, the answer is "
+        f"{attempt.answer!r:.100}, and the reward is {dict(event.parts)}"
+    )
 
 
 def _babble(messages: Sequence[Message], rng: np.random.Generator) -> str:
@@ -260,8 +248,8 @@ CHECKS = _by_name(
     an_episode_begins_and_ends,
     others_are_never_held_up,
     settings_are_known,
-    gymnasium_contract,
-    pettingzoo_contract,
+    contracts.gymnasium_contract,
+    contracts.pettingzoo_contract,
     tool_schemas,
     determinism,
     tool_checks.branches_go_on_alike,
@@ -280,12 +268,14 @@ CHECKS = _by_name(
     tool_checks.crashing_is_no_escape,
 )
 OF_ONE_SEAT = (
-    gymnasium_contract,
+    contracts.gymnasium_contract,
     task_checks.tasks_can_be_judged,
     answers_in_prompts.prompts_keep_their_answers,
     reward_checks.constant_answers_fail,
     reward_checks.hedged_answers_fail,
 )
-OF_GAMES = (pettingzoo_contract, every_episode_ends)
-FOREIGN_CHECKS = _by_name(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
+OF_GAMES = (contracts.pettingzoo_contract, every_episode_ends)
+FOREIGN_CHECKS = _by_name(
+    contracts.contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends
+)
 """Checks of a foreign environment, which has rules of its own."""

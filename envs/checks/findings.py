@@ -22,6 +22,7 @@ HOSTILE = (
     "<tool_call>" + "[" * 5_000, '<tool_call>{"name": "x", "arguments": {"a": ' + "9" * 5_000 + "}}</tool_call>",
 )  # fmt: skip
 """Turns that must break no environment."""
+_OTHER_THREAD = "SQLite objects created in a thread"
 _VARYING = re.compile(r"\d+")
 """Parts of a message that differ between two reports of the same fault: slots, amounts."""
 _GROUNDLESS = ("", "")
@@ -136,6 +137,16 @@ def _unreached(name: str, first: str) -> CheckFinding:
     return CheckFinding(name, True, f"not reached, for what {first!r} says", skipped=True)
 
 
+def advice_on(error: BaseException, otherwise: str = "") -> str:
+    """Return what to change where an author's code raised `error`; `otherwise` if nothing is known of it."""
+    if str(error).startswith(_OTHER_THREAD):
+        return (
+            "an episode's tools, starts and ends run in several threads: open it with sqlite3.connect(..., "
+            "check_same_thread=False) and hold a lock around each use, or open and close it in the tool"
+        )
+    return otherwise
+
+
 def _root(error: BaseException) -> BaseException:
     """Return the first exception in the chain of causes."""
     while error.__cause__ is not None:
@@ -161,7 +172,9 @@ def _error_text(error: Exception) -> str:
         message = str(error)
     else:  # Gymnasium's checker wraps our TypeError in a message of its own.
         message = f"{type(root).__name__}: {root}"
-    return " ".join((f"{message} ({place})" if place and place not in message else message).split())
+    message = f"{message} ({place})" if place and place not in message else message
+    advice = advice_on(root)
+    return " ".join((f"{message}; {advice}" if advice and advice not in message else message).split())
 
 
 def _place(error: BaseException) -> str:

@@ -10,13 +10,16 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from palaestra.envs.checks.at_once import alone, left_alone
 from palaestra.envs.checks.cheats import arguments
 from palaestra.envs.checks.findings import Groundless, Unmet, require
 from palaestra.envs.checks.trials import Chair, Subject
+from palaestra.envs.core.state import episode_of
 from palaestra.envs.core.tool import Tool
-from palaestra.envs.core.toolkit import mode_of
+from palaestra.envs.core.toolkit import Toolkit, mode_of
 from palaestra.envs.running.holdups import ADVICE, HELD_SECONDS, blocking_line
 from palaestra.envs.running.work import WorkMode
+from palaestra.episode import Attempt
 from palaestra.errors import Broken, ToolError
 
 LOOP_SECONDS = 3.0
@@ -39,10 +42,14 @@ def others_are_never_held_up(subject: Subject) -> None:
 
 
 def _require_running(chair: Chair, subject: Subject) -> None:
-    attempt = None if subject.demonstrator is None else chair.play_by(subject.rule, 0, 0).attempt
+    table = chair.spec.offers[chair.seat].table
+    plain = any(tool.conditions.mode is WorkMode.INLINE for tool in table.values())
+    attempt = alone(subject, chair).attempt if plain and subject.demonstrator is not None else None
     # Stand-in arguments may find nothing to do, which a demonstrator's do.
     earnest = {call.name: call.written or call.arguments for call in (attempt.calls if attempt else ())}
-    table = chair.spec.offers[chair.seat].table
+    library_tools = {name for _, kit in chair.machine.kits.make() if _is_ours(kit) for name in kit.tools}
+    table = {name: tool for name, tool in table.items() if name not in library_tools}
+    chair.let_last(subject.slow)
     if any(tool.mode is WorkMode.ASYNC for tool in table.values()) and chair.begin().ending is not None:
         return
     for name, tool in table.items():
@@ -51,7 +58,7 @@ def _require_running(chair: Chair, subject: Subject) -> None:
         elif tool.conditions.mode is WorkMode.INLINE:
             for tool_arguments in (earnest.get(name), arguments(tool.schema)):
                 if tool_arguments is not None:
-                    _require_quick_tool(chair, name, tool_arguments)
+                    _require_quick_tool(subject, chair, name, tool_arguments)
     kits = [kit for _, kit in chair.machine.kits.instances or ()]
     if kits and all(mode_of(kit, "start") is WorkMode.INLINE for kit in kits):
         _require_quick(
@@ -60,18 +67,24 @@ def _require_running(chair: Chair, subject: Subject) -> None:
             "toolkits with plain tools alone start and close in place, without a deadline; where one has an async "
             "tool, or one with @tool(blocking=True), they start beside the others, within deadlines['start']",
         )
-    if chair.spec.has_reward and chair.begin().ending is None:
-        for answer in (None, str(chair.problem.answer)):
-            _require_reward(chair, answer)
+    ended = left_alone(subject, chair).attempt if chair.spec.has_reward else None
+    if ended is not None:
+        for answer in (None, str(ended.task.answer)):
+            _require_reward(chair, replace(ended, answer=answer))
 
 
-def _require_quick_tool(chair: Chair, name: str, arguments: Mapping[str, Any]) -> None:
+def _is_ours(kit: Toolkit) -> bool:
+    """Return whether a toolkit is one of palaestra's, whose tools wait as they should."""
+    return type(kit).__module__.startswith("palaestra.envs.tools.")
+
+
+def _require_quick_tool(subject: Subject, chair: Chair, name: str, arguments: Mapping[str, Any]) -> None:
     def seconds() -> float:
-        if chair.begin().ending is not None:
+        if not chair.ready(subject.slow):
             return 0.0
         chair.say(chair.call(name, **arguments))
         assert chair.machine.state is not None
-        return sum(call.seconds for call in chair.machine.state.seats[chair.seat].calls)
+        return sum(call.seconds for call in chair.machine.state.seats[chair.seat].calls[-1:])
 
     _require_less(f"the plain tool {name!r}", seconds, HELD_SECONDS, f" for {str(dict(arguments))[:80]}, {ADVICE}")
 
@@ -88,12 +101,8 @@ def _require_awaiting(chair: Chair, tool: Tool) -> None:
     _require_free(f"the async tool {tool.name!r}", coroutine, type(owner), "@tool(blocking=True)")
 
 
-def _require_reward(chair: Chair, answer: str | None) -> None:
-    chair.begin()
-    ended = chair.leave().attempt  # It holds the final state that the episode declares.
-    state = chair.machine.state
-    assert state is not None and ended is not None
-    attempt, author = replace(ended, answer=answer), state.play
+def _require_reward(chair: Chair, attempt: Attempt) -> None:
+    author = episode_of(chair.spec.author, attempt.task, 0)
     if inspect.iscoroutine(coroutine := author.reward(attempt)):
         _require_free("the async reward", coroutine, type(author), "asyncio.to_thread")
         return

@@ -8,12 +8,13 @@ from functools import partial
 from math import sqrt
 from typing import Any
 
+from palaestra.envs.checks import at_once
 from palaestra.envs.checks.afresh import RecomputedReward, recomputed, recorded
+from palaestra.envs.checks.at_once import alone, is_spared, play_cheats, unanswered, without_an_answer
 from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, dressed, hedged, says
 from palaestra.envs.checks.findings import Noted, difference, require
-from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, cheats_of, require_unbroken
+from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, require_unbroken
 from palaestra.episode import Ending, Event
-from palaestra.errors import EnvironmentDefect, PalaestraError
 from palaestra.registry import registered_author
 
 CHEAT_MARGIN = 0.15
@@ -32,7 +33,6 @@ def rewards_see_the_attempt_alone(subject: Subject) -> None:
     episodes: list[Any] = []
     for chair in subject.chairs():
         for event in _ends(chair, subject):
-            assert chair.machine.state is not None
             ended.append(event)
             episodes.append(recorded(subject.env_id, chair.seat, event, chair.machine.state))
     returned_parts = set[str]()
@@ -65,7 +65,11 @@ def _require_equal(event: Event, again: RecomputedReward) -> None:
 def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
     """Play episodes by rule and yield the last event of each, until one is won. With one seat, also play an episode
     that calls each tool."""
-    for number in range(MIN_EPISODES):
+    if is_spared(subject, chair):
+        yield alone(subject, chair)
+        if subject.demonstrator is None:  # Then the rule has called every tool.
+            return
+    for number in range(0 if is_spared(subject, chair) else MIN_EPISODES):
         event = chair.play_by(subject.rule, number, number)
         yield event
         if event.parts["success"] >= 1.0:
@@ -82,6 +86,10 @@ def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
 def unanswered_episodes_are_scored(subject: Subject) -> None:
     """Require that the reward scores an episode without an answer, and gives no success if it was cut off."""
     for chair in subject.chairs():
+        if is_spared(subject, chair):
+            rates = [event.parts["success"] for event in unanswered(subject, chair)[:MIN_EPISODES]]
+            require(max(rates) <= CHEAT_MARGIN, f"an episode without an answer has success {max(rates)}; expected none")
+            continue
         hint = "; see forfeit" if chair.of and not chair.spec.has_reward else ""
         for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
             if chair.begin().ending is None:
@@ -99,15 +107,7 @@ def _calls_nobody(chair: Chair, messages: object) -> str:
 
 def _unanswered(plays: Callable[[], Event]) -> Event:
     """Play an episode without an answer and return how it ends."""
-    try:
-        event = plays()
-    except (PalaestraError, AssertionError):
-        raise
-    except Exception as error:
-        raise EnvironmentDefect(
-            f"reward raised {type(error).__name__} ({error}) for an episode without an answer; "
-            "attempt.answer is None there"
-        ) from error
+    event = without_an_answer(plays)
     require_unbroken(event)
     return event
 
@@ -115,16 +115,17 @@ def _unanswered(plays: Callable[[], Event]) -> Event:
 def cheats_fail(subject: Subject) -> None:
     """Require that no cheat succeeds more often than the declared `chance`, or is paid more than the `ceiling`."""
     for chair in subject.chairs():
-        for name, cheat in CHEATS.items():
-            _require_little(chair, name, cheats_of(chair, cheat, subject.slow))
+        for name, results in play_cheats(subject, chair, CHEATS):
+            _require_little(chair, name, results)
 
 
 def constant_answers_fail(subject: Subject) -> None:
     """Require that the most common answer is right no more often than the declared `chance`."""
     for chair in subject.chairs():
         answer = common_answer(chair.spec.tasks)
-        for text in () if answer is None else (answer, dressed(answer)):
-            _require_little(chair, f"always answer {answer!r:.40}", cheats_of(chair, says(text), subject.slow))
+        texts = () if answer is None else (answer, dressed(answer))
+        for _, results in play_cheats(subject, chair, {text: says(text) for text in texts}):
+            _require_little(chair, f"always answer {answer!r:.40}", results)
 
 
 def hedged_answers_fail(subject: Subject) -> None:
@@ -133,8 +134,8 @@ def hedged_answers_fail(subject: Subject) -> None:
         results = []
         for index in range(min(len(chair.spec.tasks), MIN_EPISODES)):
             for text in hedged(chair.spec.tasks, index):
-                chair.begin(index)
-                results.append((chair.say(text).parts.get("success", 0.0) == 1.0, text))
+                event = at_once.answer(subject, chair, text, index)
+                results.append((event.parts.get("success", 0.0) == 1.0, text))
         chance = chair.declared("chance", 0.0)
         lucky = sum(won for won, _ in results) > (CHEAT_MARGIN + chance) * len(results)
         text = next((text for won, text in results if won), "")
@@ -152,7 +153,8 @@ def _require_little(chair: Chair, name: str, results: list[tuple[float, float]])
     require(
         won <= chance * count + luck,
         f"the cheat {name!r}{chair.of} succeeds in {won / count:.0%}, and {kind}.chance{there} is "
-        f"{chance:.0%}; reward only what was asked for, or declare the chance of guessing",
+        f"{chance:.0%}, with {luck / count:.0%} more for luck in {count} episodes; reward only what was asked for, or "
+        "declare the chance of guessing",
     )
     paid = max((reward for won, reward in results if not won), default=0.0)
     require(

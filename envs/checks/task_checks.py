@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.envs.checks.at_once import answer, demonstrated
 from palaestra.envs.checks.cheats import dressed, sampled
 from palaestra.envs.checks.findings import Groundless, Noted, Skipped, require, require_same
-from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, require_unbroken, successes
+from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, require_unbroken
 from palaestra.envs.rewards.answer import MARK
 from palaestra.episode import Event, Task
 from palaestra.errors import TaskFileError, UsageError
@@ -100,8 +101,8 @@ def _require_plain(name: str, value: Any, index: int) -> None:
 def tasks_can_be_judged(subject: Subject) -> None:
     """Require that every task has an answer or data to judge by, and that some task is won by its own answer."""
     for chair in subject.chairs():
-        won, tasks = False, list[Task]()
-        for index in range(min(len(chair.spec.tasks), EPISODES)):
+        won, tasks = False, dict[int, Task]()
+        for index in range(min(len(chair.spec.tasks), MIN_EPISODES if subject.slow else EPISODES)):
             task = chair.spec.task(index)
             require(
                 task.answer is not None or task.data,
@@ -109,22 +110,16 @@ def tasks_can_be_judged(subject: Subject) -> None:
                 "return Task(prompt, answer=...)",
             )
             if isinstance(task.answer, str | int | float | np.generic):
-                tasks.append(task)
+                tasks[index] = task
                 for text in (str(task.answer), f"{MARK} {task.answer}"):
-                    event = _answered(chair, task, text)
+                    event = answer(subject, chair, text, index)
                     require_unbroken(event)
                     won |= _wins(event)
-        for task in tasks[:MIN_EPISODES]:
+        for index, task in list(tasks.items())[:MIN_EPISODES]:
             forms = (f"\\boxed{{{task.answer}}}", f"```\n{task.answer}\n```", dressed(str(task.answer)))
-            won = won or any(_wins(_answered(chair, task, form)) for form in forms)
+            won = won or any(_wins(answer(subject, chair, form, index)) for form in forms)
         if tasks and not won and not _demonstrated(subject, chair):
-            _explain(chair, tasks[0])
-
-
-def _answered(chair: Chair, task: Task, text: str) -> Event:
-    """Return the end of an episode of `task` in which the agent says only `text`."""
-    chair.begin(problem=task)
-    return chair.say(text)
+            _explain(subject, chair, next(iter(tasks)))
 
 
 def _wins(event: Event) -> bool:
@@ -133,11 +128,12 @@ def _wins(event: Event) -> bool:
 
 def _demonstrated(subject: Subject, chair: Chair) -> bool:
     """Return whether the demonstrator wins a task."""
-    return subject.demonstrator is not None and any(won > 0.0 for won in successes(chair, subject.demonstrator))
+    return subject.demonstrator is not None and any(map(_wins, demonstrated(subject, chair, subject.demonstrator)))
 
 
-def _explain(chair: Chair, task: Task) -> None:
+def _explain(subject: Subject, chair: Chair, index: int) -> None:
     """Raise a finding that explains why no task is won by its own answer; raise Skipped if the reason is unknown."""
+    task = chair.spec.task(index)
     text, kind = str(task.answer), type(task.answer).__name__
     require(
         isinstance(task.answer, str) or not _wins_as_text(chair, task),
@@ -146,7 +142,7 @@ def _explain(chair: Chair, task: Task) -> None:
     )
     forms = f"said plainly, behind {MARK!r}, boxed or fenced"
     require(
-        not isinstance(task.answer, str) or not _compares_texts(chair, task),
+        not isinstance(task.answer, str) or not _compares_texts(chair, answer(subject, chair, text, index)),
         f"no task is won by its own answer, {forms}, such as {text[:60]!r} in task {task.id}; let reward take "
         "task.answer as it is written, or register a demonstrator that shows what wins",
     )
@@ -157,7 +153,8 @@ def _wins_as_text(chair: Chair, task: Task) -> bool:
     """Return whether the task's answer wins if the task holds it as text, not as a number."""
     text = str(task.answer)
     try:
-        return _wins(_answered(chair, replace(task, answer=text), text))
+        chair.begin(problem=replace(task, answer=text))
+        return _wins(chair.say(text))
     except Exception:  # A reward that expects a number may raise anything: then the type is not the fault.
         chair.machine.discard()
         return False
@@ -175,12 +172,11 @@ class _ReadRecorder:
         return _ReadRecorder(value, self._read) if isinstance(value, Task) else value
 
 
-def _compares_texts(chair: Chair, task: Task) -> bool:
-    """Return whether the reward reads only the answer and the expected answer, and needs no environment."""
+def _compares_texts(chair: Chair, event: Event) -> bool:
+    """Return whether the reward of an episode reads only the answer and the expected one, and needs no environment."""
     reward, read = inspect.getattr_static(type(chair.author), "reward"), set[str]()
-    attempt = _answered(chair, task, str(task.answer)).attempt
     try:
-        returned = reward(None, _ReadRecorder(attempt, read))
+        returned = reward(None, _ReadRecorder(event.attempt, read))
     except Exception:  # It needs its environment, or a real attempt: it judges by more than two texts.
         return False
     compares: bool = {"Attempt.answer", "Task.answer"} <= read <= _JUDGED_BY_ANSWER

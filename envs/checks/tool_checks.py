@@ -10,19 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging.handlers import BufferingHandler
 from math import inf
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from palaestra.authorship import foreign_line
 from palaestra.envs.checks import trials
 from palaestra.envs.checks.cheats import calls_of, crashing_calls
-from palaestra.envs.checks.findings import Noted, Skipped, require, require_same
+from palaestra.envs.checks.findings import Noted, Skipped, advice_on, require, require_same
 from palaestra.envs.checks.trials import Chair, Subject
 from palaestra.envs.core import branches, calls
 from palaestra.episode import Call, Ending, Message, Status
 from palaestra.errors import UsageError
-
-MANY_TURNS = 100_000
-"""Turns of an episode that takes all calls of a check."""
 
 
 def crashing_is_no_escape(subject: Subject) -> None:
@@ -32,8 +29,7 @@ def crashing_is_no_escape(subject: Subject) -> None:
     """
     notes = []
     for chair in subject.chairs():
-        if subject.slow:  # All calls in one episode, and another episode only where one has ended.
-            chair.spec.max_turns = MANY_TURNS
+        chair.let_last(subject.slow)  # Then all calls are in one episode, unless it ends.
         for schema in chair.schemas:
             table = chair.spec.offers[chair.seat].table
             name, seat_calls = schema["function"]["name"], list[Call]()
@@ -42,8 +38,7 @@ def crashing_is_no_escape(subject: Subject) -> None:
                 for values in crashing_calls(schema):
                     if time.monotonic() > until and len(seat_calls) >= trials.MIN_EPISODES:
                         break
-                    going_on = subject.slow and chair.machine.is_open and not _used_up(chair)
-                    if not going_on and chair.begin().ending is not None:
+                    if not chair.ready(subject.slow):
                         break
                     event = chair.say(chair.call(name, **values))
                     require(
@@ -72,17 +67,12 @@ def crashing_is_no_escape(subject: Subject) -> None:
                 if (error := record.exc_info and record.exc_info[1]) is not None:
                     place = foreign_line(error)
                     message = f"the tool {name!r}{chair.of} raised {type(error).__name__}: {error!s:.80} ({place})"
-                    notes.append(f"{message}, and the agent is told so; raise ToolError with words that help it")
+                    advice = advice_on(error, "raise ToolError with words that help it")
+                    notes.append(f"{message}, and the agent is told so; {advice}")
                     require(answered, f"no call of this check was answered: {notes[-1]}")
                 require("did not close" not in record.msg, record.getMessage())
     if notes:
         raise Noted("; ".join(dict.fromkeys(notes)))
-
-
-def _used_up(chair: Chair) -> bool:
-    """Return whether a toolkit of the episode has no call left."""
-    kits: list[Any] = [kit for _, kit in chair.machine.kits.instances or () if getattr(kit, "max_calls", None)]
-    return any(kit.usage.calls >= kit.max_calls for kit in kits)
 
 
 @contextmanager
@@ -105,8 +95,10 @@ def _warned() -> Iterator[list[logging.LogRecord]]:
 def branches_go_on_alike(subject: Subject) -> None:
     """Require that an episode continues from a snapshot as it did before."""
     for chair in subject.chairs():
-        event = chair.begin(3, 5)
         try:
+            if subject.slow:  # Most toolkits say without a start that they have no snapshots.
+                _ask_for_snapshots(chair)
+            event = chair.begin(3, 5)
             branches.take(chair.machine)
         except UsageError as error:
             raise Skipped(f"its episodes cannot be branched: {error}") from None
@@ -119,6 +111,17 @@ def branches_go_on_alike(subject: Subject) -> None:
         branches.put(chair.machine, stand)
         problem = f"an episode{chair.of} goes on differently after restore"
         require_same(first, _to_the_end(chair), "its further messages", problem, "see Toolkit.snapshot")
+
+
+def _ask_for_snapshots(chair: Chair) -> None:
+    """Raise UsageError if a toolkit that has not started supports no snapshots."""
+    for _, kit in chair.machine.kits.make():
+        try:
+            kit.snapshot()
+        except UsageError:
+            raise
+        except Exception:  # It needs its start.
+            continue
 
 
 def _to_the_end(chair: Chair) -> list[Message]:

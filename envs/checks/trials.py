@@ -5,9 +5,8 @@ as a game of one. Left out: the expected results of the episodes (`check`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -17,20 +16,21 @@ from palaestra import formats
 from palaestra.envs.arena.by_rule import ByRule, seat_rng
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.openers import open_playable
-from palaestra.envs.arena.opening import open_machine
+from palaestra.envs.arena.opening import open_machine, require_no_game
 from palaestra.envs.checks.cheats import Cheat, arguments
-from palaestra.envs.checks.findings import require_same
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
 from palaestra.episode import Ending, Event, Message, Start, Task
-from palaestra.errors import Broken, EnvironmentDefect, UnknownTask, UsageError
-from palaestra.registry import arena, demonstrator, load_author, registered_author
+from palaestra.errors import Broken, EnvironmentDefect, MissingExtra, UnknownTask, UsageError
+from palaestra.registry import demonstrator, load_author, registered_author
 
 EPISODES = 24
 """Episodes of each measurement: enough to detect a cheat, few enough to check often."""
 MIN_EPISODES = 4
 CHEAT_SECONDS = 3.0
 """Seconds after which a cheat plays no more than MIN_EPISODES episodes."""
+MANY_TURNS = 100_000
+"""Turns of an episode that takes all calls of a check."""
 MAX_STEPS = 2_000
 """Turns of all seats in one episode; a longer episode counts as endless."""
 TrialRule = Callable[..., str]
@@ -48,9 +48,14 @@ class Subject:
         """Class of the environment as "module:Class"; None for a foreign one."""
         self.slow = False
         """True if an episode takes so long (a server starts for it) that the checks play fewer."""
+        self.alone: dict[tuple[int, Seat], Event] = {}
+        self.together: Mapping[tuple[int, Seat], Event] = {}
+        self.unanswered: list[Event] = []
+        self.left_alone: dict[Seat, Event] = {}
+        """Last events of a slow environment's episodes that several checks read (`at_once`)."""
         self.demonstrator: TrialRule | None = None
         with suppress(UsageError):
-            self.demonstrator = demonstrator(env_id)
+            self.demonstrator = _reported(demonstrator(env_id))
 
     @property
     def constructor_options(self) -> dict[str, Any]:
@@ -61,7 +66,10 @@ class Subject:
     def seats(self) -> Sequence[Seat]:
         """Return the seats. Raise an error for an environment that cannot be loaded or played."""
         if self.entry_point is not None:
-            return getattr(load_author(self.entry_point, f"{self.env_id}: its class"), "seats", ()) or (None,)
+            author_class = load_author(self.entry_point, f"{self.env_id}: its class")
+            if not (seats := getattr(author_class, "seats", ())):
+                require_no_game(self.env_id, author_class)
+            return seats or (None,)
         with closing(open_playable(self.env_id, self.options)) as playable:
             return playable.seats
 
@@ -75,16 +83,28 @@ class Subject:
     @property
     def rule(self) -> TrialRule:
         """Return a rule that plays as the demonstrator. If there is none, or it does not know the task, the rule
-        repeats the last user message."""
+        repeats the last user message; in a slow environment, where there is none, it calls every tool first."""
         demonstrate = self.demonstrator
+        calls = self._every_tool if self.slow and demonstrate is None else ""
 
         def play(messages: Sequence[Message], rng: np.random.Generator) -> str:
             if demonstrate is not None:
                 with suppress(UnknownTask):
                     return demonstrate(messages, rng)
+            if calls and all(message["role"] != "assistant" for message in messages):
+                return calls
             return str(next(message["content"] for message in reversed(messages) if message["role"] == "user"))
 
         return play
+
+    @cached_property
+    def _every_tool(self) -> str:
+        """Return calls of every tool of the one seat, in the format of demonstrators; "" if it has one turn."""
+        with self.opened() as machine:
+            spec = machine.spec
+            schemas = spec.offers[None].schemas[: spec.max_turn_calls] if spec.solo and spec.max_turns > 1 else ()
+            calls = [formats.ParsedCall(schema["function"]["name"], arguments(schema)) for schema in schemas]
+        return formats.get(formats.DEFAULT).render(calls) if calls else ""
 
     @contextmanager
     def opened(self, **more: Any) -> Iterator[Machine]:
@@ -104,11 +124,30 @@ class Subject:
         finally:
             release(machine)
 
-    def chairs(self) -> Iterator["Chair"]:
+    def chairs(self) -> Generator["Chair", None, None]:
         """Yield a Chair for each seat in turn, each with a machine of its own."""
         for seat in self.seats:
             with self.opened() as machine:
                 yield Chair(machine, seat, self.rule)
+
+
+def _reported(rule: TrialRule) -> TrialRule:
+    """Return a demonstrator whose exceptions say that they are its own, and what it saw."""
+
+    def play(messages: Sequence[Message], rng: np.random.Generator) -> str:
+        try:
+            return rule(messages, rng)
+        except (UnknownTask, MissingExtra):
+            raise
+        except Exception as error:
+            texts = {str(message["role"]): str(message["content"]) for message in reversed(messages)}
+            task, last = texts.get("user", "")[:100], str(messages[-1]["content"])[:300]
+            raise EnvironmentDefect(
+                f"its demonstrator raised {type(error).__name__}: {error}, in the task {task!r}, after the message "
+                f"{last!r}"
+            ) from error
+
+    return play
 
 
 class Chair:
@@ -151,6 +190,18 @@ class Chair:
         require_unbroken(event)
         return event
 
+    def let_last(self, lasts: bool) -> None:
+        """Let an episode take the turns of a whole check, or, if not `lasts`, as many as the author says."""
+        self.spec.max_turns = self.max_turns = MANY_TURNS if lasts else int(self.author.max_turns)
+
+    def ready(self, slow: bool, task: int = 0, seed: int = 0) -> bool:
+        """Begin an episode and return whether it is the seat's turn. If episodes are `slow`, an open one goes on while
+        its toolkits take calls."""
+        kits: list[Any] = [kit for _, kit in self.machine.kits.instances or () if getattr(kit, "max_calls", None)]
+        if slow and self.machine.is_open and all(kit.usage.calls < kit.max_calls for kit in kits):
+            return True
+        return self.begin(task, seed).ending is None
+
     def say(self, text: str) -> Event:
         self.messages.append({"role": "assistant", "content": text})
         return self._receive(self._playable.act(None, text))
@@ -168,7 +219,7 @@ class Chair:
                 return event
             response = player(list(self.messages))
             event = self.leave() if response is None else self.say(response)
-        raise _endless(task, seed)
+        raise endless(task, seed)
 
     def play_by(self, rule: TrialRule, task: int, seed: int, answers: bool = True) -> Event:
         """Play a whole episode by a rule and return its end. Without `answers`, the seat is stopped in place of its
@@ -185,6 +236,18 @@ class Chair:
 
         return self.play(player, task, seed)
 
+    def cheated(self, cheat: Cheat, slow: bool = False) -> list[tuple[float, float]]:
+        """Return success and reward of each of a cheat's episodes. If they take long, there are fewer, but MIN_EPISODES
+        at least; if they are known to be `slow`, the first one without success is the last."""
+        results: list[tuple[float, float]] = []
+        until = time.monotonic() + CHEAT_SECONDS
+        while len(results) < EPISODES and (len(results) < MIN_EPISODES or time.monotonic() < until):
+            event = self.play(lambda messages: cheat(self, messages), len(results), len(results))
+            results.append((event.parts["success"], event.reward or 0.0))
+            if slow and not results[-1][0]:
+                break
+        return results
+
     def _receive(self, reply: Any) -> Event:
         event = settle(self._playable, reply)[None]
         self.messages += event.messages
@@ -197,93 +260,5 @@ def require_unbroken(event: Event) -> None:
         raise Broken(event.fault)
 
 
-def play_together(subject: Subject, count: int, rule: TrialRule, first: int = 0) -> dict[tuple[int, Seat], Event]:
-    """Play `count` episodes at once, with the rule in every seat; return the last events by (number, seat)."""
-    places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
-    opened = arena(subject.env_id, len(places), **subject.options)
-    messages_by_place: list[list[Message]] = [[] for _ in places]
-    ended: dict[tuple[int, Seat], Event] = {}
-    try:
-        for slot, (number, seat) in enumerate(places):
-            opened.begin(slot, Start(number % opened.task_count, number, seat=seat))
-        for _ in range(MAX_STEPS):
-            responses: dict[int, str] = {}
-            for event in opened.recv(1):
-                place, messages = places[event.slot], messages_by_place[event.slot]
-                messages += event.messages
-                if event.ending is None:
-                    text = rule(list(messages), seat_rng(place[1], event.start, len(messages)))
-                    responses[event.slot] = formats.translate(text, subject.form, event.tools)
-                    messages.append({"role": "assistant", "content": responses[event.slot]})
-                else:
-                    require_unbroken(event)
-                    ended[place] = event
-            if len(ended) == len(places):
-                return ended
-            opened.send(responses)
-    finally:
-        opened.close()
-    raise _endless(first, first)
-
-
-def _endless(task: int, seed: int) -> EnvironmentDefect:
+def endless(task: int, seed: int) -> EnvironmentDefect:
     return EnvironmentDefect(f"task {task}, seed {seed}: the episode goes on after {MAX_STEPS} turns; it has to end")
-
-
-def cheats_of(chair: Chair, cheat: Cheat, slow: bool = False) -> list[tuple[float, float]]:
-    """Return success and reward of each of a cheat's episodes. If they take long, there are fewer, but MIN_EPISODES at
-    least; if they are known to be `slow`, the first one without success is the last."""
-    results: list[tuple[float, float]] = []
-    until = time.monotonic() + CHEAT_SECONDS
-    while len(results) < EPISODES and (len(results) < MIN_EPISODES or time.monotonic() < until):
-        event = chair.play(lambda messages: cheat(chair, messages), len(results), len(results))
-        results.append((event.parts["success"], event.reward or 0.0))
-        if slow and not results[-1][0]:
-            break
-    return results
-
-
-def successes(chair: Chair, rule: TrialRule, episodes: int = EPISODES) -> Iterator[float]:
-    """Yield the success of episodes with different tasks; tasks that the rule does not know are left out."""
-    for number in range(episodes):
-        with suppress(UnknownTask):
-            yield chair.play_by(rule, number, number).parts["success"]
-
-
-def scripted(chair: Chair, rule: TrialRule, task: int, seed: int) -> dict[str, Any]:
-    """Play a fixed script and return its results by step: an episode by rule, each tool, bad calls, and an answer."""
-    original = deepcopy(chair.spec.task(task % chair.machine.task_count))
-    event = chair.play_by(rule, task, seed)
-    require_untouched(original, chair.problem)
-    met: dict[str, Any] = {"the play by rule": _event_summary(event), "attempt": event.attempt}
-    event = chair.begin(task, seed)
-    met["the opening"] = event.messages
-    names = [(schema["function"]["name"], arguments(schema)) for schema in chair.schemas]
-    script = {name: chair.call(name, **tool_arguments) for name, tool_arguments in names}
-    script |= {
-        "the turn of bad calls": chair.call("nobody") + "<tool_call>{</tool_call>",
-        "the answer": original.prompt,
-    }
-    for name, turn_text in script.items():
-        if (
-            event.ending is not None
-            or sum(message["role"] == "assistant" for message in chair.messages) >= chair.max_turns - 1
-        ):
-            event = chair.begin(task, seed)
-        if event.ending is None:
-            event = chair.say(turn_text)
-            met[name] = _event_summary(event)
-            require_untouched(original, chair.problem)
-    return met
-
-
-def _event_summary(event: Event) -> dict[str, Any]:
-    final = None if event.attempt is None else event.attempt.final
-    return {"messages": event.messages, "parts": dict(event.parts), "ending": event.ending, "final": final}
-
-
-def require_untouched(original: Task, task: Task) -> None:
-    """Require that playing a task did not change it: later episodes and records hold the same object."""
-    problem = "a task is changed as it is played, for later episodes and records too; copy it first"
-    require_same(original.data, task.data, "Task.data", problem)
-    require_same(original.answer, task.answer, "Task.answer", problem)

@@ -72,8 +72,11 @@ class Course:
             asks: Any = self.generator.send(replies)  # None starts the generator.
         except StopIteration as end:
             raise Finished(end.value) from None
-        if not isinstance(asks, Mapping) or not asks or any(seat not in self.play.seats for seat in asks):
+        if not isinstance(asks, Mapping) or not asks:
             raise EnvironmentDefect(f"{owner}.rounds yielded {asks!r}; expected {{seat: text}}")
+        if unknown := [seat for seat in asks if seat not in self.play.seats]:
+            seats = ", ".join(map(repr, self.play.seats))
+            raise EnvironmentDefect(f"{owner}.rounds asks {unknown[0]!r}, and there is no such seat; seats are {seats}")
         for seat, text in asks.items():
             if not isinstance(text, str) or not text:
                 raise EnvironmentDefect(f"{owner}.rounds asks {seat} {text!r}; expected some text")

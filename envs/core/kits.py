@@ -15,7 +15,7 @@ from typing import Any
 from palaestra.authorship import foreign_line
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import EpisodeState, Expected, Seat
-from palaestra.envs.core.toolkit import Toolkit, mode_of
+from palaestra.envs.core.toolkit import Toolkit, as_called_by, mode_of
 from palaestra.envs.running.work import Pending, Work, WorkMode, warn_late
 from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
@@ -42,15 +42,21 @@ class Kits:
                 kits.append((self.spec.seats[0] if first.per_seat else None, first))
                 if first.per_seat:
                     kits += [(seat, make()) for seat in self.spec.seats[1:]]
+            for seat, kit in kits:
+                if seat is not None:
+                    kit.seat = seat
             self.instances = kits
         return self.instances
 
     def owners(self) -> Mapping[Seat, Mapping[str, Any]]:
         """Map each seat to its tools: `{seat: {tool name: toolkit}}`."""
-        return {
-            seat: {name: kit for of, kit in self.make() if of is None or of == seat for name in kit.tools}
-            for seat in self.spec.seats
-        }
+        owners: dict[Seat, dict[str, Any]] = {}
+        for seat in self.spec.seats:
+            kits = [
+                kit if of == seat else as_called_by(kit, str(seat)) for of, kit in self.make() if of in (None, seat)
+            ]
+            owners[seat] = {name: kit for kit in kits for name in kit.tools}
+        return owners
 
     def start(self, at: int, state: EpisodeState, dropped: Callable[[], bool], eager: bool) -> Work | None:
         """Start toolkit number `at`. Run it in place and return None if it only computes; otherwise return the job. If

@@ -5,7 +5,7 @@ close when it ends. Left out: taking snapshots of whole episodes (`branches`).
 """
 
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from typing import Any, ClassVar
 
@@ -30,6 +30,8 @@ class Toolkit:
     tools: ClassVar[dict[str, Tool]] = {}
     per_seat: ClassVar[bool] = False
     """In a game: whether each seat has an instance of its own, or all share one."""
+    seat: str | None = None
+    """Seat of a game that calls the tool which runs, or that the instance belongs to (`per_seat`); None for neither."""
     namespace: ClassVar[str] = ""
     """What is put before a tool's name, with a "_", if another toolkit of the environment has a tool of the same name;
     "" makes this an error."""
@@ -74,6 +76,20 @@ class Toolkit:
     def restore(self, state: Any) -> None:
         """Restore `state`; it is called in place of `start`. `state` is a copy that belongs to this toolkit."""
         raise UsageError(f"{type(self).__name__} has no snapshots; write snapshot(self) and restore(self, state)")
+
+
+def as_called_by(kit: Toolkit, seat: str) -> Toolkit:
+    """Return a shared toolkit as a seat calls it: the same state, with `seat` set. Several seats may call at once."""
+    cls: Any = type(kit)
+    called: Toolkit = object.__new__(_with_seat(cls, seat))
+    called.__dict__ = kit.__dict__
+    return called
+
+
+@lru_cache(maxsize=256)
+def _with_seat(cls: Any, seat: str) -> Any:
+    names = {"seat": seat, **{name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}}
+    return type(cls.__name__, (cls,), names)
 
 
 def check_toolkits(owner: str, toolkits: object) -> None:

@@ -14,6 +14,7 @@ from importlib import import_module
 from inspect import isawaitable
 from typing import Any
 
+from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.declared import DEADLINES
 from palaestra.envs.core.ending import verdict
 from palaestra.envs.core.scoring import RewardPart, check_declared, score
@@ -79,12 +80,13 @@ def rescore_game(whole: Sequence[Placed], game_id: str, stage: ReplayMachines) -
     ]
 
 
-def judge(spec: Spec, attempt: Attempt) -> tuple[float, Mapping[str, float]]:
-    """Return reward and parts of an attempt. The author's object has played no episode, so it has no state of one."""
+def judge(spec: Spec, attempt: Attempt, author: ToolEnv | None = None) -> tuple[float, Mapping[str, float]]:
+    """Return reward and parts of an attempt. Unless `author` is given, the object has no state of an episode."""
+    author = author or spec.author
     if attempt.seat not in spec.seats:
         raise UsageError(f"the attempt is of the seat {attempt.seat!r}; the seats of {spec.name} are {spec.seats}")
     try:
-        returned = complete(spec.author.reward(attempt), {**DEADLINES, **spec.author.deadlines}["reward"])
+        returned = complete(author.reward(attempt), {**DEADLINES, **spec.author.deadlines}["reward"])
     except AttributeError as error:
         if error.name != "problem" or error.obj is not spec.author:
             raise

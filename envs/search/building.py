@@ -57,6 +57,8 @@ def build(
     each row that is left out.
     """
     folder, source = Path(to).expanduser(), Path(corpus).expanduser()
+    if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
+        raise UsageError(f"{to} is in the corpus, which the index would be a part of; take a folder outside {corpus}")
     settings = {"format": FORMAT, "corpus": str(source.absolute()), "columns": asdict(columns)}
     rows = read_corpus(source, columns)
     if not source.exists():

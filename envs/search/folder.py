@@ -43,8 +43,13 @@ def open_folder(path: str | Path, engine: str) -> IndexFolder:
     if not (folder / MANIFEST).is_file():
         if (folder / PROGRESS).is_file():
             raise UsageError(f"the index {path} is half written; the same `{build}` again goes on where it ended")
-        problem = "has no index" if folder.exists() else "does not exist"
-        raise UsageError(f"{path} {problem}; make one with `{build}`")
+        if not folder.exists():
+            raise UsageError(f"{path} does not exist; make one with `{build}`")
+        beside = f"{str(path).rstrip('/')}-index"
+        raise UsageError(
+            f"{path} has no index; if it is a corpus, make one in a folder of its own with "
+            f"`palaestra index build {path} --to {beside}`"
+        )
     try:
         meta = json.loads((folder / MANIFEST).read_text("utf-8"))
         if meta["format"] != FORMAT:

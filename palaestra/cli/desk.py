@@ -26,6 +26,7 @@ from palaestra.errors import UsageError
 from palaestra.judging.guard import Guard, held_back_message
 from palaestra.plain import to_plain
 from palaestra.record import Recorder, read
+from palaestra.registry import as_registered
 
 HELP = """\
 TEXT            the whole turn of who is asked; a turn without a call is the answer, or said to the user or the game
@@ -64,7 +65,7 @@ class PlayConsole:
     def open(self, seed: int | None, task: int | None) -> None:
         """Begin an episode and show it."""
         start = self.hand.open(seed, task)
-        self._say(f"{self.hand.env_id}, task {start.task}, seed {start.seed}", style="dim")
+        self._say(f"{as_registered(self.hand.env_id)}, task {start.task}, seed {start.seed}", style="dim")
         self._now()
         if self.hand.event.tools:
             self._say(f"tools: {', '.join(self._tools())}", style="dim")

@@ -14,7 +14,7 @@ import gymnasium
 from palaestra.cli.output import Reported
 from palaestra.errors import UnknownId, UsageError
 from palaestra.mixture import read_mixture
-from palaestra.registry import games, import_author, registered
+from palaestra.registry import games, import_author, is_game, registered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def import_allowed(modules: Iterable[str]) -> None:
 def short_names() -> dict[str, str]:
     """Return the ids of the suite by their short names on the command line: `two-hop` for `palaestra/TwoHop-v0`."""
     suite = [env_id for env_id in (*registered(), *games()) if env_id.startswith("palaestra/")]
-    names = {env_id: env_id.split("/")[-1].rpartition("-v")[0].replace("_", "-") for env_id in suite}
+    names = {env_id: re.sub(r"[-_]v\d+$", "", env_id.split("/")[-1]).replace("_", "-") for env_id in suite}
     return {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): env_id for env_id, name in names.items()}
 
 
@@ -85,11 +85,12 @@ def resolve(text: str) -> str:
     plain = {re.sub("[-_]", "", name).lower(): full_id for name, full_id in short.items()}
     if env_id not in gymnasium.registry:
         env_id = plain.get(re.sub("[-_]", "", env_id).lower(), env_id)
+    typed_id = env_id
     env_id = re.sub(r"_v(?=\d+$)", "-v", env_id) if env_id not in gymnasium.registry else env_id
     from palaestra.envs.arena.openers import in_pettingzoo
 
-    if env_id not in gymnasium.registry and env_id not in games() and not in_pettingzoo(env_id):
+    if env_id not in gymnasium.registry and not is_game(env_id) and not in_pettingzoo(env_id):
         if not module and env_id.isidentifier() and os.path.exists(f"{env_id}.py"):
             raise UsageError(f"{env_id!r} is a module here, not an id; write {env_id}:ID with the id that it registers")
-        raise UnknownId(env_id, [*registered(), *games()])
+        raise UnknownId(typed_id, [*registered(), *games()])
     return f"{module}:{env_id}" if module else env_id

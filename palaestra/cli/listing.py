@@ -13,7 +13,7 @@ from palaestra.cli.ids import resolve, short_names
 from palaestra.envs.arena.opening import open_machine
 from palaestra.errors import PalaestraError
 from palaestra.options import options_of
-from palaestra.registry import author_class, games, is_game, registered, registered_author
+from palaestra.registry import as_registered, author_class, games, is_game, registered, registered_author
 
 _UNKNOWN = "?"
 """Stands for the tools of an environment that cannot be opened."""
@@ -66,7 +66,7 @@ def _show_one(env_id: str, console: Console) -> None:
 def _show_row(env_id: str, row: tuple[str, str], console: Console) -> None:
     """Print an environment as a paragraph."""
     tools, about = row
-    show_line(console, env_id, "bold")
+    show_line(console, as_registered(env_id), "bold")
     for text in (about, tools if tools.startswith("seats") else f"tools: {tools}"):
         _fold(text, console, "  ")
 

@@ -158,5 +158,5 @@ def test_a_game_of_ones_own_is_replayed_and_rescored_by_its_module(own_game, cap
     assert "whose seats are not those of" in captured.err
     forgotten()
     assert palaestra.registry.author_class(own_game).seats == ("a_0", "b_0")
-    with pytest.raises(UnknownId, match="me/copy-v0"):
+    with pytest.raises(UnknownId, match="me/copy_v0"):
         palaestra.registry.author_class("me/copi_v0")

@@ -5,14 +5,14 @@ import sys
 import pytest
 
 import palaestra
-from palaestra.envs.checks import cheats, trials
+from palaestra.envs.checks import at_once, cheats, trials
 from palaestra.envs.checks.check import CHECKS, OF_GAMES, OF_ONE_SEAT
 from palaestra.envs.checks.findings import measure
 
 RECORDED = "rewards see the attempt alone"
 
 
-def findings(cls, *names, demonstrator=()):
+def findings(cls, *names, demonstrator=(), slow=False):
     """What these checks find, or all of them but the one that starts a process."""
     module = sys.modules[cls.__module__]
     script = next((f"{cls.__module__}:{name}" for name, one in vars(module).items() if one is demonstrator), None)
@@ -24,7 +24,9 @@ def findings(cls, *names, demonstrator=()):
         patch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
         left_out = OF_ONE_SEAT if cls.seats else OF_GAMES
         every = {name: one for name, one in CHECKS.items() if one not in left_out and name != RECORDED}
-        return measure({name: CHECKS[name] for name in names} or every, trials.Subject(env_id))
+        subject = trials.Subject(env_id)
+        subject.slow = slow
+        return measure({name: CHECKS[name] for name in names} or every, subject)
 
 
 def failed(cls, *names, **options):
@@ -34,5 +36,6 @@ def failed(cls, *names, **options):
 
 def success(env_id, rule, episodes=24, **options):
     """The share of episodes that a rule wins."""
-    (won,) = (list(trials.successes(chair, rule, episodes)) for chair in trials.Subject(env_id, options).chairs())
-    return sum(won) / len(won)
+    subject = trials.Subject(env_id, options)
+    (ends,) = (list(at_once.demonstrated(subject, chair, rule, episodes)) for chair in subject.chairs())
+    return sum(end.parts["success"] for end in ends) / len(ends)

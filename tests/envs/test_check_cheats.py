@@ -44,7 +44,8 @@ def test_a_cheat_that_wins_is_named(cls):
     ("cls", "name", "said"),
     [(flawed.Listing, "hedged answers fail", "hides the right one among others"),
      (flawed.Boxing, "hedged answers fail", "hides the right one among others"),
-     (flawed.Mostly, "constant answers fail", "always answer 'it is not'"),
+     (flawed.Mostly, "constant answers fail",
+      r"always answer 'it is not'. succeeds in \d+%, and Mostly.chance is 0%, with 15% more for luck in 24 episodes"),
      (flawed.Paying, "cheats fail", r"was paid 0\.4 without success.*Paying\.ceiling is 0\.3"),
      (flawed.Blaming, "crashing is no escape", "ended an episode broken.*the interpreter died")],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """`palaestra check` finds what most play never meets, stops at what is slow, and ends with what failed."""
 
+import sqlite3
 import time
 from typing import ClassVar
 
@@ -89,6 +90,30 @@ class Stuck(Desk):
         raise OSError("the desk is locked")
 
 
+class Archive(Toolkit):
+    def start(self, task, rng):
+        self.db = sqlite3.connect(":memory:")
+
+    @tool
+    async def look_up(self) -> str:
+        """Look it up."""
+        return str(self.db.execute("select 1").fetchone())
+
+    def close(self):
+        pass
+
+
+class InArchive(Sound):
+    toolkits = (Archive,)
+
+
+def test_a_connection_of_another_thread_is_answered_with_what_to_do():
+    said = failed(InArchive, ESCAPE)[ESCAPE]
+    assert "'look_up' raised ProgrammingError: SQLite objects created in a thread" in said
+    assert "check_same_thread=False) and hold a lock around each use, or open and close it in the tool" in said
+    assert "raise ToolError" not in said
+
+
 class AtDesk(Sound):
     toolkits = (Desk,)
 
@@ -164,6 +189,35 @@ class NeverOpen(Sound):
 
 def test_a_tool_that_promises_text_and_returns_nothing_is_named_without_a_demonstrator():
     assert "'look' is annotated -> str and returned nothing" in failed(Speechless, ESCAPE)[ESCAPE]
+
+
+def refused(messages, rng):
+    if messages[-1]["role"] == "tool":
+        return messages[-1]["content"]
+    return flawed.hermes.render([flawed.ParsedCall("look", {"text": "the drawer"})])
+
+
+def confused(messages, rng):
+    return refused(messages, rng) if messages[-1]["role"] == "user" else str({}["drawer"])
+
+
+class Closed(Sound):
+    look = takes("look", lambda self, text: f"{text} is locked")
+
+
+def test_a_demonstrator_that_fails_is_shown_with_the_end_of_an_episode():
+    name = "demonstrator succeeds"
+    said = failed(Closed, name, demonstrator=refused)[name]
+    assert "its demonstrator succeeds in 0%; expected 90%; in task train/0, the last tool message is" in said
+    assert "'the drawer is locked', the last turn is 'the drawer is locked', the answer is" in said
+    assert said.endswith("and the reward is {'success': 0.0}")
+
+
+def test_what_a_demonstrator_raises_is_reported_once_as_its_own_with_what_it_saw():
+    ((_, said),) = failed(Closed, demonstrator=confused).items()
+    assert said.startswith("its demonstrator raised KeyError: 'drawer', in the task 'What is ")
+    assert "after the message 'the drawer is locked' (" in said
+    assert f"in {confused.__name__})" in said
 
 
 def test_a_start_that_fails_and_a_reward_that_sleeps_stop_the_check_at_once(monkeypatch):

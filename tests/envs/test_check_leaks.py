@@ -42,7 +42,7 @@ def test_what_an_episode_leaves_behind_is_found_by_name_without_a_demonstrator(c
     assert LEFT[cls] in said
     assert ("is played differently after another episode" in said) is not ("copy it first" in said)
     if cls is flawed.Moody:
-        assert re.search(r"the play by rule\['parts'\]\['success'\] is 0\.\d+ and 0\.\d+;", said)
+        assert re.search(r"the answer\['parts'\]\['success'\] is 0\.\d+ and 0\.\d+;", said)
 
 
 def test_what_changes_nothing_is_no_failure_and_a_shared_cache_is_said():

@@ -12,6 +12,7 @@ from palaestra import EnvironmentDefect, UsageError
 from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.arena.opening import make_author
 from palaestra.envs.suite.two_hop import TwoHop
+from palaestra.plain import as_pair, from_pairs
 
 
 class Sized(ToolEnv):
@@ -99,3 +100,21 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
         built(Smaller, tasks="a.jsonl")
     with pytest.raises(EnvironmentDefect, match="has no problems"):
         TextEnv(type("Bare", (ToolEnv,), {})()).reset(seed=0)
+
+
+class Strict(TwoHop):
+    def __init__(self, loud: bool = False, name: str = "", **kwargs):
+        super().__init__(**kwargs)
+        self.loud, self.called = loud, name
+
+
+def test_a_boolean_option_is_one_as_python_or_json_writes_it_and_no_other_text():
+    entry = f"{__name__}:Strict"
+    for text, value in (("False", False), ("false", False), ("True", True), ("true", True)):
+        assert make_author(entry, from_pairs([f"loud={text}"], "env_options")).loud is value
+    for text in ("FALSE", "no", '"False"'):
+        with pytest.raises(UsageError, match=r"the option loud is '.*'; expected true or false"):
+            make_author(entry, from_pairs([f"loud={text}"], "env_options"))
+    assert make_author(entry, from_pairs(['name="False"'], "env_options")).called == "False"
+    for value in ("False", "FALSE", False, None, "5", 5, '"a"'):
+        assert from_pairs([as_pair("name", value)], "env_options") == {"name": value}

@@ -9,7 +9,7 @@ from checked import RECORDED, failed, findings
 
 import palaestra
 from palaestra.cli import main as command
-from palaestra.envs.checks import check, trials
+from palaestra.envs.checks import check, contracts, trials
 from palaestra.envs.checks.check import CHECKS, OF_ONE_SEAT
 from palaestra.envs.checks.trials import Subject
 
@@ -63,8 +63,8 @@ def test_a_game_that_keeps_the_others_waiting_is_found(monkeypatch):
 
 def test_without_pettingzoo_its_tests_are_skipped(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
-    with pytest.raises(check.Skipped, match="palaestra\\[games\\]"):
-        check.pettingzoo_contract(Subject("palaestra/debate_v0"))
+    with pytest.raises(contracts.Skipped, match="palaestra\\[games\\]"):
+        contracts.pettingzoo_contract(Subject("palaestra/debate_v0"))
 
 
 def test_a_game_of_others_is_checked_too():

@@ -3,9 +3,11 @@
 import pytest
 from driven import refused, seated
 
-from palaestra.envs import Game, RewardPart, Task
+import palaestra
+from palaestra.envs import Game, RewardPart, Task, ToolEnv
 from palaestra.envs.arena.arena import LocalArena
 from palaestra.envs.arena.opening import spec_of
+from palaestra.envs.checks.check import check
 from palaestra.envs.core.machine import Machine
 from palaestra.episode import Start
 from palaestra.errors import EnvironmentDefect
@@ -52,7 +54,11 @@ async def awaited_rounds(self, task, rng):
     [
         (no_yield, "rounds gave dict and no generator"),
         (awaited_rounds, "rounds gave async_generator and no generator"),
-        (one_round(ask={"c_0": "hello"}), r"expected \{seat: text\}"),
+        (one_round(ask=["hello"]), r"expected \{seat: text\}"),
+        (
+            one_round(ask={"a_0": "hello", "c_0": "hello"}),
+            "asks 'c_0', and there is no such seat; seats are 'a_0', 'b_0'",
+        ),
         (one_round(ask={"a_0": ""}), "expected some text"),
         (one_round({"a_0": 1.0}), "expected the reward of each"),
         (one_round({"a_0": 1.0, "b_0": float("nan")}), "finite"),
@@ -68,6 +74,19 @@ def test_a_flaw_of_the_rounds_is_named_when_it_shows(rounds, says):
         game.act("a_0", "said")
 
     refused(says, play_it, error=EnvironmentDefect)
+
+
+class Seatless(ToolEnv):
+    def task(self, rng):
+        return Task(f"{rng.random()}", answer="x")
+
+
+def test_a_class_without_seats_that_is_registered_as_a_game_is_refused_by_the_id_as_it_was_written():
+    palaestra.register_game("me/Seatless_v0", f"{__name__}:Seatless")
+    words = "me/Seatless_v0 is registered as a game, but its class Seatless has no seats: use palaestra.register"
+    refused(words, lambda: palaestra.arena("me/Seatless_v0", 1), error=EnvironmentDefect)
+    refused(words, lambda: check("me/Seatless_v0"), error=EnvironmentDefect)
+    assert "me/Seatless_v0" in palaestra.games()
 
 
 def fails_when_told(self, task, rng):

@@ -1,11 +1,17 @@
 """The machine with several seats: shared toolkits, rounds that see the world, who stops it and what breaks it."""
 
+import asyncio
+
 import pytest
 from machine_worlds import MADE, SELL, TROUBLE, Barter, Market, Notes, Warehouse, aside, call, done, led, opened
 
 from palaestra import Broken, Ending, EnvironmentDefect, Start
+from palaestra.envs import Toolkit, tool
+from palaestra.envs.arena.driving import settle
 from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.core.machine import Machine
+from palaestra.envs.running.runner import wait_for
+from palaestra.envs.running.work import Pending
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +139,53 @@ def test_names_that_two_toolkits_of_seats_declare_collide():
         machine.act("ann_0", "next")
         with pytest.raises(EnvironmentDefect, match="two toolkits declare 'notes'"):
             led(machine, machine.act("bob_0", "next"))
+
+
+class Blackboard(Toolkit):
+    """All seats share it."""
+
+    def start(self, task, rng):
+        self.lines = [self.seat]
+
+    @tool
+    async def write(self, line: str) -> str:
+        """Write a line, while others write theirs."""
+        before = self.seat
+        await asyncio.sleep(0.01)
+        self.lines = [*self.lines, (self.seat, line)]
+        return f"{before} and {self.seat}"
+
+    def final(self):
+        return {"lines": self.lines, "asked by": self.seat}
+
+
+class Own(Blackboard):
+    """Each seat has its own."""
+
+    per_seat = True
+
+
+@pytest.mark.parametrize("kit", [Blackboard, Own])
+def test_a_tool_of_a_toolkit_knows_which_seat_calls_though_all_call_at_once(kit):
+    def rounds(self, task, rng):
+        said = yield dict.fromkeys(self.seats, task.prompt)
+        assert set(said) == set(self.seats)
+
+    seat_tools = dict.fromkeys(Market.seats, ("write",))
+    body = {"toolkits": (kit,), "rounds": rounds, "seat_tools": seat_tools, "reward": lambda self, attempt: 1.0}
+    machine = Machine(spec_of(type("Writing", (Market,), body)()))
+    settle(machine, machine.open({seat: Start(0, 0, seat=seat) for seat in machine.seats}))
+    write = call("write", line="mine")
+    waiting = [machine.act(seat, write) for seat in machine.seats]
+    wait_for(Pending([work for pending in waiting for work in pending.works]))
+    for pending, seat in zip(waiting, machine.seats, strict=True):
+        (message,) = machine.resume(pending)[seat].messages
+        assert message["content"] == f"{seat} and {seat}"
+    machine.act("ann_0", "next")
+    final = settle(machine, machine.act("bob_0", "next"))["ann_0"].attempt.final
+    if kit is Own:
+        assert final["lines"] == {seat: [seat, (seat, "mine")] for seat in machine.seats}
+        assert final["asked by"] == {seat: seat for seat in machine.seats}
+    else:
+        assert final["lines"][0] is final["asked by"] is None
+        assert sorted(final["lines"][1:]) == [(seat, "mine") for seat in machine.seats]

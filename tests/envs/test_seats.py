@@ -212,7 +212,7 @@ def test_an_arena_that_holds_no_game_is_refused():
         ("palaestra/debate_v0", 3, {"seat": "jury_0"}, UsageError, "seat is 'jury_0'; expected one of"),
         (INLINE, 3, {"seat": LEFT}, UsageError, "has no demonstrator"),
         (DUEL, 2, {"colour": "red"}, UsageError, "test/duel_v0 takes no option 'colour'; it takes split"),
-        ("test/dual-v0", 2, {}, UnknownId, "test/duel-v0"),
+        ("test/dual-v0", 2, {}, UnknownId, "test/duel_v0"),
     ):
         with pytest.raises(error, match=said):
             palaestra.arena(game, slots, **options)

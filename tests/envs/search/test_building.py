@@ -186,13 +186,15 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(tmp_path):
     for path, words in {
         tmp_path / "none": "does not exist; make one with `palaestra index build", other: "has the format 99",
         short: "documents has another size", gone: "order is missing", garbled: "is damaged",
-        strange: "is damaged", tmp_path: "has no index; make one",
+        strange: "is damaged", tmp_path: f"has no index.*index build {tmp_path} --to {tmp_path}-index`",
     }.items():  # fmt: skip
         with pytest.raises(UsageError, match=words):
             EmbeddedIndex(path)
     for corpus, to, words in (
         (tmp_path / "corpus.jsonl", whole, "has an index already"),
         (tmp_path / "no.jsonl", tmp_path / "new", "does not exist"),
+        (whole, whole, "is in the corpus, which the index would be a part of; take a folder outside"),
+        (tmp_path, tmp_path / "inside" / "index", "is in the corpus"),
         (whole / "tantivy", tmp_path / "new", "no file that can be read|no document could be read"),
         (
             corpus_of(tmp_path, [{"x": 1}] * 2000, "bad.jsonl"),
