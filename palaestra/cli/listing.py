@@ -13,7 +13,7 @@ from palaestra.cli.ids import resolve, short_names
 from palaestra.envs.arena.opening import open_machine
 from palaestra.errors import PalaestraError
 from palaestra.options import options_of
-from palaestra.registry import author_class, games, is_game, registered, registered_author
+from palaestra.registry import adapters, author_class, games, is_game, registered, registered_author
 
 _UNKNOWN = "?"
 """Stands for the tools of an environment that cannot be opened."""
@@ -44,7 +44,8 @@ def run(arguments: Sequence[str]) -> int:
     else:
         for env_id, row in rows.items():
             _show_row(env_id, row, console)
-    for text in (*faults.values(), f"commands know the suite's as {', '.join(short_names())}"):
+    others = f"environments of other packages, where these are installed: {', '.join(adapters)}"
+    for text in (*faults.values(), others, f"commands know the suite's as {', '.join(short_names())}"):
         _fold(text, console, "", break_on_hyphens=False, break_long_words=False)
     return 0
 
