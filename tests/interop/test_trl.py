@@ -1,0 +1,172 @@
+"""TRL's real GRPOTrainer learns on an environment of palaestra, by its rollout_func and by its environment_factory."""
+
+import re
+
+import numpy as np
+import pytest
+
+import palaestra
+from palaestra.envs import Task, ToolEnv, tool
+from palaestra.errors import Broken
+
+
+class Lookup(ToolEnv):
+    """Ask for a word; every fourth task's server is gone."""
+
+    max_turns = 3
+
+    def task(self, rng):
+        return Task(prompt=f"Look up {rng.integers(1000)} and say it.", answer="yes")
+
+    @tool
+    def look_up(self, number: int, loud: bool = False) -> str:
+        """Look a number up.
+
+        Args:
+            number: The number.
+        """
+        if number == 13:
+            raise Broken("the server is gone")
+        return "yes"
+
+    def reward(self, attempt):
+        said = [message["content"] for message in attempt.messages if message["role"] == "assistant"]
+        return float("e" in (attempt.answer or said[-1]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    palaestra.register("test/Lookup-v0", f"{__name__}:Lookup")
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+
+    def make(**changes):
+        from trl import GRPOConfig
+
+        return GRPOConfig(
+            output_dir=str(tmp_path),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            per_device_train_batch_size=16,
+            num_generations=4,
+            max_completion_length=400,
+            generation_kwargs={"max_new_tokens": 24},
+            max_steps=2,
+            learning_rate=5e-3,
+            report_to="none",
+            save_strategy="no",
+            logging_steps=1,
+            disable_tqdm=True,
+            **changes,
+        )
+
+    return make
+
+
+def loaded(model):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    return AutoModelForCausalLM.from_pretrained(model, dtype="float32"), AutoTokenizer.from_pretrained(model)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_rollout_func_trains_on_the_very_tokens_that_were_sampled(model, config):
+    from trl import GRPOTrainer
+
+    from palaestra.agents.play import TokenLimits
+    from palaestra.interop.trl_rollouts import Rollouts
+
+    network, tokenizer = loaded(model)
+    rollouts = Rollouts("test/Lookup-v0", tokenizer, limits=TokenLimits(12, 96))
+    outputs = []
+
+    def spied(prompts, trainer):
+        outputs.append(rollouts(prompts, trainer))
+        return outputs[-1]
+
+    trainer = GRPOTrainer(
+        network, rollouts.reward, config(), rollouts.dataset(8), rollout_func=spied, processing_class=tokenizer
+    )
+    before = network.get_input_embeddings().weight.detach().clone()
+    scored, compute = {}, trainer._get_per_token_logps_and_entropies
+
+    def spied_on(network, ids, mask, length, *more, **options):
+        found = compute(network, ids, mask, length, *more, **options)
+        for row, is_token, logprobs in zip(ids, mask.bool(), found[0].detach(), strict=True):
+            scored.setdefault(tuple(row[is_token].tolist()), logprobs[is_token[-length:]].tolist())
+        return found
+
+    trainer._get_per_token_logps_and_entropies = spied_on
+    trainer.train()
+    assert not np.allclose(before, network.get_input_embeddings().weight.detach())
+    rewards = [reward for output in outputs for reward in output["palaestra_reward"]]
+    assert len(rewards) == 32
+    assert 0 < np.mean(rewards) < 1
+    # The weights of the first step are those that sampled, so TRL's log-probs are ours.
+    columns = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+    for prompt, completion, logprobs, chosen in zip(*(outputs[0][name] for name in columns), strict=True):
+        theirs = scored[(*prompt, *completion)]
+        assert len(theirs) == len(completion)
+        assert max(abs(a - b) for a, b, own in zip(theirs, logprobs, chosen, strict=True) if own) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(model, config, monkeypatch):
+    from trl import GRPOTrainer, chat_template_utils
+    from trl.trainer import grpo_trainer
+
+    from palaestra.interop.trl_environments import Environments
+
+    network, tokenizer = loaded(model)
+    tokenizer.chat_template = chat_template_utils.qwen3_chat_template
+
+    def parsed(tokenizer, ids, prefix=None, tools=None):
+        """A random model calls no tool; so a turn is read as a call, and the next as the answer."""
+        dialogue = tokenizer.decode(prefix)
+        if "tool_response" in dialogue:
+            return {"role": "assistant", "content": "yes"}
+        number = int(re.findall(r"Look up (\d+)", dialogue)[-1])
+        arguments = {"number": 13 if number % 4 == 0 else number}
+        return {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "look_up", "arguments": arguments}}],
+        }
+
+    monkeypatch.setattr(grpo_trainer, "parse_response", parsed)
+    environments = Environments("test/Lookup-v0")
+    seen = []
+
+    def reward(**columns):
+        seen.append((columns["prompts"], environments.reward(**columns)))
+        return seen[-1][1]
+
+    trainer = GRPOTrainer(
+        network,
+        reward,
+        config(),
+        environments.dataset(8),
+        environment_factory=environments,
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    for prompts, rewards in seen:
+        for prompt, value in zip(prompts, rewards, strict=True):
+            is_gone = int(re.findall(r"Look up (\d+)", prompt[-1]["content"])[0]) % 4 == 0
+            assert value == (None if is_gone else 1.0)
+    values = [value for _, rewards in seen for value in rewards]
+    assert len(values) == 32
+    assert None in values
+    (schema,) = [each for each in chat_schemas(trainer.tools)]
+    assert schema["function"]["parameters"]["required"] == ["number"]
+    assert schema["function"]["parameters"]["properties"]["number"]["type"] == "integer"
+
+
+def chat_schemas(tools):
+    from transformers.utils import get_json_schema
+
+    return map(get_json_schema, tools)
