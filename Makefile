@@ -42,8 +42,8 @@ test-docker: with-test  ## the docker sandbox on an engine of its own, which is 
 
 test-interop: with-test  ## other people's environments here, ours in their trainers, with the packages, which it installs
 	@$(PY) scripts/peers.py interop interop-verifiers
-	@PALAESTRA_INTEROP=1 .peers/interop/bin/python -m pytest -m interop -q tests/interop --ignore tests/interop/test_verifiers.py
-	@PALAESTRA_INTEROP=1 .peers/interop-verifiers/bin/python -m pytest -m interop -q tests/interop/test_verifiers.py
+	@PALAESTRA_INTEROP=1 .peers/interop/bin/python -m pytest -W ignore -m interop -q tests/interop --ignore tests/interop/test_verifiers.py
+	@PALAESTRA_INTEROP=1 .peers/interop-verifiers/bin/python -m pytest -W ignore -m interop -q tests/interop/test_verifiers.py
 
 test-vllm: with-test  ## the engine on real vLLM servers, in an environment of their own, which is made if there is none
 	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm

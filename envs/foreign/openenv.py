@@ -37,7 +37,8 @@ class OpenEnv(TextGame):
         result = self._asked(self._client.step, {self._says: action})
         if result.done and result.reward is None:
             raise Broken("the server ended the episode without a reward")
-        info = {"success": float(result.observation["success"])} if "success" in result.observation else {}
+        success = result.observation.get("success")
+        info = {} if success is None else {"success": float(success)}
         return self._text(result.observation), float(result.reward or 0.0), bool(result.done), False, info
 
     def close(self) -> None:

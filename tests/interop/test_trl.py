@@ -73,7 +73,6 @@ def loaded(model):
     return AutoModelForCausalLM.from_pretrained(model, dtype="float32"), AutoTokenizer.from_pretrained(model)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_rollout_func_trains_on_the_very_tokens_that_were_sampled(model, config):
     from trl import GRPOTrainer
 
@@ -114,7 +113,6 @@ def test_a_rollout_func_trains_on_the_very_tokens_that_were_sampled(model, confi
         assert max(abs(a - b) for a, b, own in zip(theirs, logprobs, chosen, strict=True) if own) < 1e-4
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(model, config, monkeypatch):
     from trl import GRPOTrainer, chat_template_utils
     from trl.trainer import grpo_trainer
@@ -161,7 +159,7 @@ def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(mod
     values = [value for _, rewards in seen for value in rewards]
     assert len(values) == 32
     assert None in values
-    (schema,) = [each for each in chat_schemas(trainer.tools)]
+    (schema,) = chat_schemas(trainer.tools)
     assert schema["function"]["parameters"]["required"] == ["number"]
     assert schema["function"]["parameters"]["properties"]["number"]["type"] == "integer"
 
