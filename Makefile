@@ -8,6 +8,8 @@ PART = algorithms
 MINUTES = $(if $(filter reagent,$(PART)),30,60)
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
+IN = PALAESTRA_INTEROP=1 .peers/interop
+PYTEST_INTEROP = -m pytest -W ignore -m interop -q
 
 export OMP_NUM_THREADS = 1
 
@@ -41,9 +43,10 @@ test-docker: with-test  ## the docker sandbox on an engine of its own, which is 
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
 
 test-interop: with-test  ## other people's environments here, ours in their trainers, with the packages, which it installs
-	@$(PY) scripts/peers.py interop interop-verifiers
-	@PALAESTRA_INTEROP=1 .peers/interop/bin/python -m pytest -W ignore -m interop -q tests/interop --ignore tests/interop/test_verifiers.py
-	@PALAESTRA_INTEROP=1 .peers/interop-verifiers/bin/python -m pytest -W ignore -m interop -q tests/interop/test_verifiers.py
+	@$(PY) scripts/peers.py interop interop-verifiers interop-verl
+	@$(IN)/bin/python $(PYTEST_INTEROP) tests/interop --ignore tests/interop/test_verifiers.py --ignore tests/interop/test_verl.py
+	@$(IN)-verifiers/bin/python $(PYTEST_INTEROP) tests/interop/test_verifiers.py
+	@$(IN)-verl/bin/python $(PYTEST_INTEROP) tests/interop/test_verl.py
 
 test-vllm: with-test  ## the engine on real vLLM servers, in an environment of their own, which is made if there is none
 	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm

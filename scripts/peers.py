@@ -44,9 +44,10 @@ PEERS = {
         "textarena==0.7.4",
     ),
     "interop-verifiers": ("verifiers==0.1.14",),  # it wants older datasets than trl
+    "interop-verl": ("verl==0.9.1", "cachetools==8.0.2", "fastapi==0.165.0"),  # and this an older transformers
 }
 """By the name of its driver in benchmarks/peers, or of `make test-interop`, what pip is told for it."""
-SHARED = ("interop", "interop-verifiers")
+SHARED = ("interop", "interop-verifiers", "interop-verl")
 INSTALL_SECONDS = 900
 
 
