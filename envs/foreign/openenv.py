@@ -56,8 +56,8 @@ class OpenEnv(TextGame):
             raise Broken(f"the OpenEnv server gave no answer: {type(error).__name__}: {error}") from error
 
     def _text(self, observation: dict[str, Any]) -> str:
-        shown = {self._hears: observation.get(self._hears)} if self._hears else observation
-        texts = [value for value in shown.values() if isinstance(value, str)]
+        fields = {self._hears: observation.get(self._hears)} if self._hears else observation
+        texts = [value for value in fields.values() if isinstance(value, str)]
         return texts[0] if len(texts) == 1 else json.dumps(observation, ensure_ascii=False)
 
 

@@ -17,7 +17,7 @@ from palaestra.errors import Broken
 from palaestra.interop.episodes import open_text_env
 
 
-class GemEnv(gem.Env):  # type: ignore[misc]
+class GemEnv(gem.Env):
     """An environment of palaestra. The seed of `reset` chooses the problem."""
 
     def __init__(self, palaestra_id: str, seed: int | None = None, **options: Any) -> None:

@@ -1,10 +1,9 @@
 """Environments of palaestra as tasks of inspect_ai (0.3.285): its models, limits and logs, our tools and rewards.
 
-    inspect eval palaestra/interop/inspect_task.py -T env_id=palaestra/TwoHop-v0 -T tasks=64 --model openai/gpt-5
-    inspect_ai.eval(environment("palaestra/TwoHop-v0", tasks=64), model="mockllm/model")
+    inspect_ai.eval(environment("palaestra/TwoHop-v0", tasks=64), model="openai/gpt-5", fail_on_error=False)
 
-A sample's score holds the reward and each of its parts. A BROKEN episode is an error of its sample, never a score: give
-`retry_on_error=1, fail_on_error=False`. `palaestra import LOG --from inspect` makes episodes of the log. Left out:
+A sample's score holds the reward and each of its parts. A BROKEN episode is an error of its sample, never a score;
+`retry_on_error=1` plays it again. `palaestra import LOG --from inspect` makes episodes of the log. Left out:
 tokens, which inspect does not keep; inspect's sandboxes, for tools run where the environment's options say.
 """
 
@@ -53,11 +52,11 @@ def play(env_id: str, **options: Any) -> Solver:
             state.messages = [_message(message) for message in opening]
             while not episode.ending:
                 state.output = await get_model().generate(state.messages, tools)
-                said = state.output.message
-                state.messages.append(said)
-                calls = [(call.id, call.function, json.dumps(call.arguments)) for call in said.tool_calls or ()]
+                turn = state.output.message
+                state.messages.append(turn)
+                calls = [(call.id, call.function, json.dumps(call.arguments)) for call in turn.tool_calls or ()]
                 cut = state.output.stop_reason in ("max_tokens", "model_length")
-                answers = await run_sync(lambda: episode.take(said.text, calls, cut=cut))  # noqa: B023
+                answers = await run_sync(lambda: episode.take(turn.text, calls, cut=cut))  # noqa: B023
                 state.messages += [_message(message) for message in answers]
         except LimitExceededError:  # One of inspect's own; it scores the sample then.
             await run_sync(episode.cut)

@@ -31,7 +31,7 @@ class TurnAction(Action):
 
 
 class TurnObservation(Observation):
-    """What is new to the agent."""
+    """The messages that are new to the agent, and the outcome at the end."""
 
     text: str = ""
     """The new messages as one text."""
@@ -45,7 +45,7 @@ class TurnObservation(Observation):
     """The part `success` of the reward; None while the episode runs, and for BROKEN."""
 
 
-class PalaestraEnvironment(Environment):  # type: ignore[misc]
+class PalaestraEnvironment(Environment):
     """One session, with an environment of its own."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -105,9 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--env-options", nargs="*", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args(arguments)
-    served = app(given.env_id, given.sessions, **from_pairs(given.env_options, "env_options"))
-    uvicorn.run(served, host=given.host, port=given.port, log_level="warning")
+    options = parser.parse_args(arguments)
+    served = app(options.env_id, options.sessions, **from_pairs(options.env_options, "env_options"))
+    uvicorn.run(served, host=options.host, port=options.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     messages   lines with `messages`, `tools` and, where palaestra wrote them, `metadata`
     inspect    a log of inspect_ai, .json, or .eval where inspect_ai is installed
 
-Such episodes have no tokens, and their calls are written as hermes. A file is a stranger's: what is not of the form is a
-UsageError that names the place. What has no reward gets 0: `palaestra rescore` computes one.
+Such episodes have no tokens, and their calls are written as hermes. A file is a stranger's: what is not of the form is
+a UsageError that names the place. What has no reward gets 0: `palaestra rescore` computes one.
 """
 
 import json
@@ -31,7 +31,7 @@ def records_of(form: str, path: Path, env_id: str) -> Iterator[Record]:
     """Yield the episodes of a file. `env_id` names their environment where the file does not."""
     place, indices = "it", dict[str, int]()
     try:
-        for place, read in _logged(path) if form == "inspect" else _lines(path):
+        for place, read in _logged(path) if form == "inspect" else _lines(path):  # noqa: B007  (errors name it)
             messages, tools, facts = read()
             yield _record(messages, tools, {"env_id": env_id, **facts}, indices)
     except UsageError:
@@ -67,9 +67,9 @@ def _from_sample(evaluation: Mapping[str, Any], sample: Mapping[str, Any]) -> _P
     parts: dict[str, float] = {}
     for name, score in (sample.get("scores") or {}).items():  # A score of several values names them itself.
         values = score["value"] if isinstance(score["value"], Mapping) else {name: score["value"]}
-        parts |= {str(each): float(_GRADES.get(str(value), value)) for each, value in values.items()}
+        parts |= {str(each): _GRADES[value] if value in _GRADES else float(value) for each, value in values.items()}
     messages = [_from_inspect(message, sample.get("attachments") or {}) for message in sample["messages"]]
-    reward = parts.pop("reward", next(iter(parts.values()), 0.0))
+    reward = parts.pop("reward") if "reward" in parts else next(iter(parts.values()), 0.0)
     facts = {
         "env_id": evaluation["task"],
         "agent": evaluation["model"],
@@ -111,20 +111,20 @@ def _from_inspect(message: Mapping[str, Any], attachments: Mapping[str, str]) ->
     ]
     failed = {"error": True} if message.get("error") else {}
     identity = {"tool_call_id": message["tool_call_id"]} if message.get("tool_call_id") else {}
-    own = {"role": message["role"], "content": texts["text"], "reasoning_content": texts["reasoning"]}
-    return {**own, **identity, **failed, **({"tool_calls": calls} if calls else {})}
+    fields = {"role": message["role"], "content": texts["text"], "reasoning_content": texts["reasoning"]}
+    return {**fields, **identity, **failed, **({"tool_calls": calls} if calls else {})}
 
 
 def _record(messages: Sequence[Any], tools: Sequence[Any], facts: Mapping[str, Any], indices: dict[str, int]) -> Record:
     """Return an episode. `indices` has the number of each task so far, by its id or prompt."""
-    heard, calls, answer = _heard(messages, tools)
-    prompt = next((message["content"] for message in heard if message["role"] == "user"), "")
+    converted, calls, answer = _converted(messages, tools)
+    prompt = next((message["content"] for message in converted if message["role"] == "user"), "")
     index = indices.setdefault(str(facts.get("id") or prompt), len(indices))
     ending = Ending(facts.get("ending") or ("turn_limit" if answer is None else "answered"))
     reward = None if ending is Ending.BROKEN else float(facts.get("reward") or 0.0)
     task = Task(prompt, from_plain(facts.get("answer")), str(facts.get("id") or ""))
-    turns = sum(message["role"] == "assistant" for message in heard)
-    attempt = Attempt(task, heard, answer if ending is Ending.ANSWERED else None, calls, turns)
+    turns = sum(message["role"] == "assistant" for message in converted)
+    attempt = Attempt(task, converted, answer if ending is Ending.ANSWERED else None, calls, turns)
     start = Start(int(facts.get("task", index)), int(facts.get("seed", 0)), group=int(facts.get("task", index)))
     parts = {str(name): float(value) for name, value in (facts.get("parts") or {}).items()}
     fault, options = str(facts.get("fault") or ""), {**from_plain(facts.get("options") or {}), "format": "hermes"}
@@ -132,26 +132,28 @@ def _record(messages: Sequence[Any], tools: Sequence[Any], facts: Mapping[str, A
     return Record(str(facts["env_id"]), episode, options, str(facts.get("agent") or ""))
 
 
-def _heard(messages: Sequence[Any], tools: Sequence[Any]) -> tuple[tuple[Message, ...], tuple[Call, ...], str | None]:
+def _converted(
+    messages: Sequence[Any], tools: Sequence[Any]
+) -> tuple[tuple[Message, ...], tuple[Call, ...], str | None]:
     """Return the messages with calls as text, the calls with their results, and the answer, if there is one."""
-    heard, calls, open_calls, answer = list[Message](), list[Call](), dict[str, tuple[str, Any]](), None
+    converted, calls, open_calls, answer = list[Message](), list[Call](), dict[str, tuple[str, Any]](), None
     for message in messages:
         text, answer = str(message.get("content") or ""), None
         if message["role"] == "tool":
             name, arguments = open_calls.get(str(message.get("tool_call_id")), (str(message.get("name") or ""), {}))
             status = Status.TOOL_ERROR if message.get("error") else Status.OK
             calls.append(Call(name, arguments, text, status))
-            heard.append({"role": "tool", "name": name, "content": text})
+            converted.append({"role": "tool", "name": name, "content": text})
             continue
         if message["role"] == "assistant":
-            own = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
-            open_calls |= {identity: (each["name"], _object(each["arguments"])) for identity, each in own}
-            objects = tuple(ToolCall(each["name"], each["arguments"]) for _, each in own)
-            said = ChatCompletion(text, str(message.get("reasoning_content") or ""), objects)
-            answer = None if own else text
-            text = to_text(said, tools, formats.get("hermes"))
-        heard.append({"role": str(message["role"]), "content": text})
-    return tuple(heard), tuple(calls), answer
+            functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+            open_calls |= {identity: (each["name"], _object(each["arguments"])) for identity, each in functions}
+            objects = tuple(ToolCall(each["name"], each["arguments"]) for _, each in functions)
+            completion = ChatCompletion(text, str(message.get("reasoning_content") or ""), objects)
+            answer = None if functions else text
+            text = to_text(completion, tools, formats.get("hermes"))
+        converted.append({"role": str(message["role"]), "content": text})
+    return tuple(converted), tuple(calls), answer
 
 
 def _object(arguments: str) -> Any:

@@ -32,11 +32,11 @@ _SPEAKERS = {"user": "human", "tool": "observation", "assistant": "gpt"}
 def dialogue(record: Record) -> list[Message]:
     """Return the messages as the agent saw them, with calls as objects and thinking apart."""
     episode = record.episode
-    seen = episode.start.as_seen(episode.attempt.messages)
-    messages = to_native(seen, episode.tools, formats.get("auto"))
+    recorded = episode.start.as_seen(episode.attempt.messages)
+    messages = to_native(recorded, episode.tools, formats.get("auto"))
     turns = [message for message in messages if message["role"] == "assistant"]
-    for turn, said in zip(turns, (each for each in seen if each["role"] == "assistant"), strict=True):
-        if thinking := _THINKING.search(str(said.get("content") or "")):
+    for turn, text in zip(turns, (each for each in recorded if each["role"] == "assistant"), strict=True):
+        if thinking := _THINKING.search(str(text.get("content") or "")):
             turn["reasoning_content"] = thinking[1]
     return messages
 
@@ -77,15 +77,15 @@ def rows(form: str, records: Iterator[Record]) -> Iterator[dict[str, Any]]:
 
 def log_of(records: Iterator[Record]) -> dict[str, Any]:
     """Return episodes of one environment and agent as a log of inspect_ai."""
-    samples, epochs, known = list[dict[str, Any]](), Counter[Any](), set[tuple[str, str]]()
+    samples, epochs, sources = list[dict[str, Any]](), Counter[Any](), set[tuple[str, str]]()
     for record in records:
-        known.add((record.env_id, record.agent))
+        sources.add((record.env_id, record.agent))
         epochs[record.episode.start.task] += 1
         samples.append(_sample(record, epochs[record.episode.start.task]))
-    if len(known) != 1:
-        names = "; ".join(f"{env_id} by {agent}" for env_id, agent in sorted(known)) or "none"
+    if len(sources) != 1:
+        names = "; ".join(f"{env_id} by {agent}" for env_id, agent in sorted(sources)) or "none"
         raise UsageError(f"a log of inspect is of one environment and one agent, and these episodes are of: {names}")
-    ((env_id, agent),) = known
+    ((env_id, agent),) = sources
     values: dict[str, list[float]] = {}
     for sample in samples:
         for name, score in sample["scores"].items():
@@ -152,7 +152,7 @@ def _sharegpt(record: Record) -> Iterator[dict[str, Any]]:
 def _sample(record: Record, epoch: int) -> dict[str, Any]:
     episode, messages = record.episode, [_chat_message(message) for message in dialogue(record)]
     first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    said = [message for message in messages if message["role"] == "assistant"]
+    turns = [message for message in messages if message["role"] == "assistant"]
     answer, broken = episode.attempt.answer, episode.ending is Ending.BROKEN
     scores = {} if broken else {"reward": episode.reward, **episode.parts}
     return {
@@ -161,7 +161,7 @@ def _sample(record: Record, epoch: int) -> dict[str, Any]:
         "input": messages[:first],
         "target": str(episode.attempt.task.answer),
         "messages": messages,
-        "output": {"model": record.agent, "choices": [{"message": said[-1]}] if said else []},
+        "output": {"model": record.agent, "choices": [{"message": turns[-1]}] if turns else []},
         "scores": {name: {"value": value, "answer": answer} for name, value in scores.items()},
         "metadata": {"palaestra": facts(record)},
         "error": {"message": episode.fault, "traceback": "", "traceback_ansi": ""} if broken else None,

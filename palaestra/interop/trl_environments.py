@@ -1,6 +1,6 @@
 """Environments of palaestra in TRL's GRPOTrainer (1.16) as its `environment_factory`: TRL plays, tools are methods.
 
-    environments = Environments("palaestra/Calculator-v0")
+    environments = TRLEnvironments("palaestra/Calculator-v0")
     GRPOTrainer(model, environments.reward, config, environments.dataset(64), environment_factory=environments)
 
 As exact as TRL's loop, which keeps a turn's ids and reads calls itself; no call that it cannot read reaches the
@@ -24,7 +24,7 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "arra
 _OVER = "The episode is over."
 
 
-class Environments:
+class TRLEnvironments:
     """An `environment_factory`: each call returns an environment whose methods are the tools of a palaestra one."""
 
     def __init__(self, env_id: str, **options: Any):

@@ -1,6 +1,6 @@
 """Environments of palaestra in TRL's GRPOTrainer (1.16) as its `rollout_func`: our loop plays with the trainer's model.
 
-    rollouts = Rollouts("palaestra/TwoHop-v0", tokenizer)
+    rollouts = TRLRollouts("palaestra/TwoHop-v0", tokenizer)
     GRPOTrainer(model, rollouts.reward, config, rollouts.dataset(64), rollout_func=rollouts, processing_class=tokenizer)
 
 Token-exact: what is trained on is what was sampled, with its log-probs. A BROKEN episode has the reward None, which TRL
@@ -21,7 +21,7 @@ from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
 
 
-class Rollouts:
+class TRLRollouts:
     """A `rollout_func` that plays episodes of an environment with the model that TRL trains."""
 
     def __init__(

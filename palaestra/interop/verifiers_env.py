@@ -55,11 +55,11 @@ class PalaestraEnv(vf.MultiTurnEnv):
 
     async def env_response(self, messages: vf.Messages, state: vf.State, **_: Any) -> vf.Messages:
         """Take the model's turn, and return what the environment answers."""
-        said, step = messages[-1], state["trajectory"][-1]
-        calls = [(call.id, call.name, call.arguments) for call in said.tool_calls or ()]
-        thinking, cut = said.reasoning_content or "", bool(step["is_truncated"])
+        turn, step = messages[-1], state["trajectory"][-1]
+        calls = [(call.id, call.name, call.arguments) for call in turn.tool_calls or ()]
+        thinking, cut = turn.reasoning_content or "", bool(step["is_truncated"])
         episode = state[_KEPT]
-        answers = await asyncio.to_thread(episode.take, str(said.content or ""), calls, reasoning=thinking, cut=cut)
+        answers = await asyncio.to_thread(episode.take, str(turn.content or ""), calls, reasoning=thinking, cut=cut)
         if episode.ending == Ending.BROKEN:
             raise vf.InfraError(episode.fault)
         if episode.ending:

@@ -33,7 +33,7 @@ _chat_of = cache(Chat)
 _seeds = count()
 
 
-class PalaestraAgentLoop(AgentLoopBase):  # type: ignore[misc]
+class PalaestraAgentLoop(AgentLoopBase):
     """Plays one episode of an environment for each row."""
 
     def __init__(self, *arguments: Any, env_id: str, options: Mapping[str, Any] | None = None, **more: Any) -> None:

@@ -74,7 +74,11 @@ RULES = (
         lazily=FOREIGN | {"httpx"},
     ),
     # It is written for those packages, and imported by nobody but them and the command line.
-    Rule("palaestra.interop", ("palaestra",), frozenset({"numpy", "gymnasium", "pydantic"}) | TRAINING | INTEROP),
+    Rule(
+        "palaestra.interop",
+        ("palaestra",),
+        frozenset({"numpy", "gymnasium", "pydantic", "anyio", "uvicorn"}) | TRAINING | INTEROP,
+    ),
     Rule(
         "palaestra.envs",
         ("palaestra.envs", *FRONT),

@@ -4,6 +4,10 @@ import json
 
 import lookup_world
 import pytest
+from commands import run
+
+from palaestra.episode import Ending
+from palaestra.record import read
 
 
 def answered(messages, tools, tool_choice, config):
@@ -55,3 +59,34 @@ def test_an_environment_is_evaluated_and_a_broken_episode_is_an_error_and_no_sco
     assert any(sample.error for sample in samples)
     (score,) = [score for score in log.results.scores if score.name == "success"]
     assert score.metrics["mean"].value == 1.0
+
+
+def test_a_log_comes_back_as_episodes_and_episodes_leave_as_a_log(log, tmp_path, capsys):
+    from inspect_ai.log import convert_eval_logs, read_eval_log
+
+    convert_eval_logs(log.location, "eval", str(tmp_path))
+    (packed,) = tmp_path.glob("*.eval")
+    files = []
+    for number, source in enumerate((log.location.removeprefix("file://"), packed)):
+        files.append(tmp_path / f"{number}.jsonl")
+        status, out, err = run(capsys, "import", source, "--from", "inspect", "--out", files[-1])
+        assert status == 0, out + err
+    records, unpacked = (list(read(file)) for file in files)
+    assert [record.episode.attempt for record in records] == [record.episode.attempt for record in unpacked]
+    assert {record.env_id for record in records} == {lookup_world.ENV_ID}
+    assert sum(record.episode.ending is Ending.BROKEN for record in records) == sum(bool(s.error) for s in log.samples)
+    assert {record.episode.reward for record in records} == {1.0, None}
+    (solved, *_) = [record.episode.attempt for record in records if record.episode.reward]
+    assert [call.name for call in solved.calls] == ["look_up"]
+    status, out, err = run(capsys, "rescore", files[0], "--reward", lookup_world.ENV_ID)
+    assert status == 0, out + err
+    assert "0 │" in next(line for line in out.splitlines() if "lower now" in line)
+    for command in (("view", files[0], "--out", tmp_path / "page.html"), ("analyse", files[0])):
+        status, out, err = run(capsys, *command)
+        assert status == 0, out + err
+    status, out, err = run(capsys, "export", files[0], "--to", "inspect", "--out", tmp_path / "again.json")
+    assert status == 0, out + err
+    again = read_eval_log(str(tmp_path / "again.json"))
+    assert [sample.error is None for sample in again.samples] == [sample.error is None for sample in log.samples]
+    for before, after in zip(log.samples, again.samples, strict=True):
+        assert [m.text for m in after.messages] == [m.text for m in before.messages] or before.error

@@ -4,14 +4,15 @@ import re
 
 import numpy as np
 import pytest
+from commands import run
 
 import palaestra
 from palaestra.envs import Task, ToolEnv, tool
 from palaestra.errors import Broken
 
 
-class Lookup(ToolEnv):
-    """Ask for a word; every fourth task's server is gone."""
+class Letters(ToolEnv):
+    """Look a number up; the server of 13 is gone."""
 
     max_turns = 3
 
@@ -31,12 +32,12 @@ class Lookup(ToolEnv):
 
     def reward(self, attempt):
         said = [message["content"] for message in attempt.messages if message["role"] == "assistant"]
-        return float("e" in (attempt.answer or said[-1]))
+        return float("e" in (attempt.answer or "".join(said[-1:])))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def environment():
-    palaestra.register("test/Lookup-v0", f"{__name__}:Lookup")
+    palaestra.register("test/Letters-v0", f"{__name__}:Letters")
 
 
 @pytest.fixture
@@ -77,10 +78,10 @@ def test_a_rollout_func_trains_on_the_very_tokens_that_were_sampled(model, confi
     from trl import GRPOTrainer
 
     from palaestra.agents.play import TokenLimits
-    from palaestra.interop.trl_rollouts import Rollouts
+    from palaestra.interop.trl_rollouts import TRLRollouts
 
     network, tokenizer = loaded(model)
-    rollouts = Rollouts("test/Lookup-v0", tokenizer, limits=TokenLimits(12, 96))
+    rollouts = TRLRollouts("test/Letters-v0", tokenizer, limits=TokenLimits(12, 96))
     outputs = []
 
     def spied(prompts, trainer):
@@ -117,7 +118,7 @@ def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(mod
     from trl import GRPOTrainer, chat_template_utils
     from trl.trainer import grpo_trainer
 
-    from palaestra.interop.trl_environments import Environments
+    from palaestra.interop.trl_environments import TRLEnvironments
 
     network, tokenizer = loaded(model)
     tokenizer.chat_template = chat_template_utils.qwen3_chat_template
@@ -136,7 +137,7 @@ def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(mod
         }
 
     monkeypatch.setattr(grpo_trainer, "parse_response", parsed)
-    environments = Environments("test/Lookup-v0")
+    environments = TRLEnvironments("test/Letters-v0")
     seen = []
 
     def reward(**columns):
@@ -168,3 +169,36 @@ def chat_schemas(tools):
     from transformers.utils import get_json_schema
 
     return map(get_json_schema, tools)
+
+
+def test_exported_tokens_are_what_sfttrainer_learns_from_and_exported_texts_are_read(
+    model, config, train_a_step, tmp_path, capsys
+):
+    from datasets import load_dataset
+    from trl import SFTConfig, SFTTrainer
+
+    records = train_a_step("test/Letters-v0")
+    status, out, err = run(capsys, "export", tmp_path / "run", "--to", "trl", "--out", tmp_path / "rows.jsonl")
+    assert status == 0, out + err
+    rows = load_dataset("json", data_files=str(tmp_path / "rows.jsonl"), split="train", cache_dir=str(tmp_path))
+    assert len(rows) == len(records)
+    network, tokenizer = loaded(model)
+    arguments = {"output_dir": str(tmp_path / "sft"), "use_cpu": True, "bf16": False, "report_to": "none"}
+    trainer = SFTTrainer(
+        network,
+        SFTConfig(**arguments, max_steps=1, save_strategy="no", packing=False, gradient_checkpointing=False),
+        train_dataset=rows,
+        processing_class=tokenizer,
+    )
+    batch = next(iter(trainer.get_train_dataloader()))
+    learned = {tuple(row[row != -100].tolist()) for row in batch["labels"]}
+    sampled = {tuple(row.ids[row.sampled].tolist()) for record in records for row in record.episode.rows}
+    assert learned <= sampled
+    trainer.train()
+    status, out, err = run(capsys, "collect", "two-hop", "--tasks", "6", "--out", tmp_path / "texts.jsonl")
+    assert status == 0, out + err
+    for form in ("trl", "messages"):
+        out = tmp_path / f"texts.{form}"
+        assert run(capsys, "export", tmp_path / "texts.jsonl", "--to", form, "--out", out)[0] == 0
+        dialogues = load_dataset("json", data_files=str(out), split="train", cache_dir=str(tmp_path))
+        assert len(dialogues) == 6
