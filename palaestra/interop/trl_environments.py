@@ -1,6 +1,6 @@
 """Environments of palaestra in TRL's GRPOTrainer (1.16) as its `environment_factory`: TRL plays, tools are methods.
 
-    environments = TRLEnvironments("palaestra/Calculator-v0")
+    environments = TRLEnvironments("palaestra/Calculator-v0", tokenizer)
     GRPOTrainer(model, environments.reward, config, environments.dataset(64), environment_factory=environments)
 
 As exact as TRL's loop, which keeps a turn's ids and reads calls itself; no call that it cannot read reaches the
@@ -27,9 +27,9 @@ _OVER = "The episode is over."
 class TRLEnvironments:
     """An `environment_factory`: each call returns an environment whose methods are the tools of a palaestra one."""
 
-    def __init__(self, env_id: str, **options: Any):
+    def __init__(self, env_id: str, tokenizer: Any, **options: Any) -> None:
         """`options` are those of the environment, its split among them."""
-        self.env_id, self._options = env_id, options
+        self.env_id, self._options, self._end = env_id, options, tokenizer.eos_token_id
         env = self._make()
         self._tools = {schema["function"]["name"]: _method(schema["function"]) for schema in env.schemas}
         env.close()
@@ -50,9 +50,14 @@ class TRLEnvironments:
     def _make(self) -> Any:
         return gymnasium.make(self.env_id, **self._options).unwrapped
 
-    def reward(self, environments: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float | None]:
+    def reward(
+        self, environments: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], **_: Any
+    ) -> list[float | None]:
         """Return the reward of each episode, of which the last message is the answer: the `reward_funcs`."""
-        return [env._finish(completion[-1]) for env, completion in zip(environments, completions, strict=True)]
+        return [
+            env._finish(completion[-1], not ids or ids[-1] != self._end)
+            for env, completion, ids in zip(environments, completions, completion_ids, strict=True)
+        ]
 
 
 class _Environment:
@@ -73,14 +78,16 @@ class _Environment:
         self._result = reward, info["ending"]
         return str(observation) or _OVER
 
-    def _finish(self, message: Mapping[str, Any]) -> float | None:
-        """Return the reward, after the last message was taken as the answer; None for BROKEN."""
-        if not self._result[1]:
-            if message["role"] == "assistant" and not message.get("tool_calls"):
-                self._step(str(message.get("content") or ""))
-            else:
-                _, reward, *_, info = self._env.finish(Ending.LENGTH_LIMIT)
-                self._result = reward, info["ending"]
+    def _finish(self, message: Mapping[str, Any], is_cut: bool) -> float | None:
+        """Return the reward, after the last message was taken as the answer; None for BROKEN.
+
+        A turn whose tokens ran out, and a call that TRL did not run any more, end the episode without an answer.
+        """
+        text = str(message.get("content") or "") if message["role"] == "assistant" else ""
+        if not self._result[1] and (is_cut or message["role"] != "assistant" or message.get("tool_calls")):
+            _, reward, *_, info = self._env.finish(Ending.LENGTH_LIMIT, text)
+            self._result = reward, info["ending"]
+        self._step(text)
         reward, ending = self._result
         return None if ending == Ending.BROKEN or not ending else float(reward)
 

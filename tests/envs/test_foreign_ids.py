@@ -5,6 +5,7 @@ import sys
 import pytest
 
 import palaestra
+from palaestra.cli import main
 from palaestra.errors import MissingExtra
 from palaestra.registry import adapters, services
 
@@ -34,6 +35,11 @@ def test_a_file_may_say_which_game_is_played_and_not_which_server_is_asked():
     assert services("foreign/SkyRL-v0", {"tasks": "rows.jsonl", **config}) == config
     address = {"address": "http://a.test"}
     assert services("foreign/OpenEnv-v0", {"says": "text", **address}) == address
+
+
+def test_each_is_shown_with_its_options_also_where_its_package_is_missing(capsys):
+    assert main(["list", "foreign/OpenEnv-v0"]) == 0
+    assert "address=''" in capsys.readouterr().out
 
 
 def test_an_id_with_the_same_beginning_imports_nothing():

@@ -137,12 +137,16 @@ def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(mod
         }
 
     monkeypatch.setattr(grpo_trainer, "parse_response", parsed)
-    environments = TRLEnvironments("test/Letters-v0")
+    environments = TRLEnvironments("test/Letters-v0", tokenizer)
     seen = []
 
-    def reward(**columns):
-        seen.append((columns["prompts"], environments.reward(**columns)))
-        return seen[-1][1]
+    def reward(completion_ids, **columns):
+        """A random model hardly ends a turn; so every second one is ended here."""
+        ids = [[*row, tokenizer.eos_token_id] if n % 2 else [*row, 5] for n, row in enumerate(completion_ids)]
+        rewards = environments.reward(completion_ids=ids, **columns)
+        endings = [environment._result[1] for environment in columns["environments"]]
+        seen.extend(zip(columns["prompts"], rewards, endings, strict=True))
+        return rewards
 
     trainer = GRPOTrainer(
         network,
@@ -153,13 +157,13 @@ def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(mod
         processing_class=tokenizer,
     )
     trainer.train()
-    for prompts, rewards in seen:
-        for prompt, value in zip(prompts, rewards, strict=True):
-            is_gone = int(re.findall(r"Look up (\d+)", prompt[-1]["content"])[0]) % 4 == 0
-            assert value == (None if is_gone else 1.0)
-    values = [value for _, rewards in seen for value in rewards]
-    assert len(values) == 32
-    assert None in values
+    assert len(seen) == 32
+    for number, (prompt, value, ending) in enumerate(seen):
+        is_gone = int(re.findall(r"Look up (\d+)", prompt[-1]["content"])[0]) % 4 == 0
+        expected = "broken" if is_gone else "answered" if number % 2 else "length_limit"
+        assert (ending, value is None) == (expected, is_gone)
+        assert value == 1.0 or ending != "answered"
+    assert {ending for *_, ending in seen} == {"broken", "answered", "length_limit"}
     (schema,) = chat_schemas(trainer.tools)
     assert schema["function"]["parameters"]["required"] == ["number"]
     assert schema["function"]["parameters"]["properties"]["number"]["type"] == "integer"
