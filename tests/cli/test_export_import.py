@@ -128,9 +128,11 @@ def test_dialogues_of_strangers_come_with_their_calls_errors_and_grades(tmp_path
     ]
     sample = {"id": 7, "epoch": 2, "target": "2", "messages": messages, "attachments": {"x": "1 + 1?"}}
     samples = [{**sample, "scores": {"match": {"value": value}}} for value in ("C", "I", {"depth": 0.5})]
+    samples.append({**sample, "scores": {}, "error": {"message": "the sandbox is gone"}})
     log = {"eval": {"model": "m", "task": "arith"}, "samples": samples}
     (tmp_path / "log.json").write_text(json.dumps(log), "utf-8")
-    episodes = [record.episode for record in imported(capsys, tmp_path / "log.json", "inspect")]
+    *episodes, broken = [record.episode for record in imported(capsys, tmp_path / "log.json", "inspect")]
+    assert (broken.ending, broken.reward, broken.fault) == (Ending.BROKEN, None, "the sandbox is gone")
     assert [episode.parts["success"] for episode in episodes] == [1.0, 0.0, 0.5]
     assert episodes[2].parts == {"success": 0.5, "depth": 0.5}
     attempt = episodes[0].attempt
