@@ -35,9 +35,25 @@ class Letters(ToolEnv):
         return float("e" in (attempt.answer or "".join(said[-1:])))
 
 
+class Talk(ToolEnv):
+    """Talk to somebody who wants to hear more, twice."""
+
+    max_turns = 4
+
+    def task(self, rng):
+        return Task(prompt=f"Talk about {rng.integers(1000)}.")
+
+    def user(self, attempt):
+        return "Say more." if attempt.turns < 3 else None
+
+    def reward(self, attempt):
+        return float("e" in attempt.messages[-1]["content"])
+
+
 @pytest.fixture(scope="module", autouse=True)
 def environment():
     palaestra.register("test/Letters-v0", f"{__name__}:Letters")
+    palaestra.register("test/Talk-v0", f"{__name__}:Talk")
 
 
 @pytest.fixture
@@ -81,7 +97,8 @@ def test_a_rollout_func_trains_on_the_very_tokens_that_were_sampled(model, confi
     from palaestra.interop.trl_rollouts import TRLRollouts
 
     network, tokenizer = loaded(model)
-    rollouts = TRLRollouts("test/Letters-v0", tokenizer, limits=TokenLimits(12, 96))
+    network.generation_config.eos_token_id = [0, *range(20, 512, 8)]  # A random model ends few turns with one token.
+    rollouts = TRLRollouts("test/Talk-v0", tokenizer, limits=TokenLimits(12, 120))
     outputs = []
 
     def spied(prompts, trainer):
@@ -106,9 +123,18 @@ def test_a_rollout_func_trains_on_the_very_tokens_that_were_sampled(model, confi
     rewards = [reward for output in outputs for reward in output["palaestra_reward"]]
     assert len(rewards) == 32
     assert 0 < np.mean(rewards) < 1
+    columns, turns = ("prompt_ids", "completion_ids", "env_mask"), set()
+    for output in outputs:
+        for prompt, completion, chosen in zip(*(output[name] for name in columns), strict=True):
+            assert tokenizer.decode(prompt).endswith("<|assistant|>")
+            heard = tokenizer.decode([token for token, own in zip(completion, chosen, strict=True) if not own])
+            turns.add(heard.count("Say more."))
+            assert heard.replace("<|end|>", "") == "<|user|>Say more.<|assistant|>" * heard.count("Say more.")
+    assert turns == {0, 1, 2}
     # The weights of the first step are those that sampled, so TRL's log-probs are ours.
-    columns = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
-    for prompt, completion, logprobs, chosen in zip(*(outputs[0][name] for name in columns), strict=True):
+    for prompt, completion, chosen, logprobs in zip(
+        *(outputs[0][name] for name in (*columns, "logprobs")), strict=True
+    ):
         theirs = scored[(*prompt, *completion)]
         assert len(theirs) == len(completion)
         assert max(abs(a - b) for a, b, own in zip(theirs, logprobs, chosen, strict=True) if own) < 1e-4
