@@ -10,6 +10,7 @@ from rich.console import Console
 
 from palaestra.cli.display import show_line
 from palaestra.cli.output import Reported, run_reported
+from palaestra.errors import UsageError
 from palaestra.interop.records_in import records_of
 from palaestra.record import Record, write
 
@@ -36,6 +37,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _import(options: ImportOptions, figures: dict[str, Any]) -> int:
     broken = 0
+    if not options.files:
+        raise UsageError("name a file to read, such as log.json")
 
     def records() -> Iterator[Record]:
         nonlocal broken

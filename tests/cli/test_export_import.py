@@ -148,3 +148,9 @@ def test_a_file_of_another_form_is_refused_with_its_line(content, tmp_path, caps
     arguments = ("import", tmp_path / "file", "--from", "messages", "--out", tmp_path / "out.jsonl")
     assert line in refused(capsys, "is not of the form messages", *arguments)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_command_without_a_file_is_refused(tmp_path, capsys):
+    refused(capsys, "name a file to read", "import", "--from", "messages", "--out", tmp_path / "out.jsonl")
+    refused(capsys, "there are no episode files", "export", "--to", "messages", "--out", tmp_path / "out.jsonl")
+    assert not list(tmp_path.iterdir())

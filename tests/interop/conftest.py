@@ -16,8 +16,10 @@ sys.path += [
     str(Path(__file__).parents[1] / "cli"),
 ]
 
+from lookup_world import ENV_ID
 from small_model import make_model
 
+import palaestra
 from palaestra.reading import RecordReader
 from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.run.folder import Run
@@ -30,6 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.interop)
             if not os.environ.get("PALAESTRA_INTEROP"):
                 item.add_marker(pytest.mark.skip("`make test-interop` installs the packages and runs this"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lookup_environment() -> None:
+    palaestra.register(ENV_ID, "lookup_world:Lookup")
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ def served(env_id):
 
 @pytest.fixture(scope="module")
 def lookups():
-    with served(f"lookup_world:{lookup_world.ENV_ID}") as (address, _):
+    with served(f"lookup_served:{lookup_world.ENV_ID}") as (address, _):
         yield address
 
 
