@@ -10,6 +10,7 @@ a UsageError that names the place. What has no reward gets 0: `palaestra rescore
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from palaestra import formats
 from palaestra.agents.policies.dialogue import to_text
 from palaestra.endpoint import ChatCompletion, ToolCall
 from palaestra.episode import Attempt, Call, Ending, Episode, Message, Start, Status, Task
+from palaestra.episode_json import finite, numbers_by_name
 from palaestra.errors import UsageError
 from palaestra.plain import from_plain
 from palaestra.reading import parsed_json, regular_text
@@ -38,7 +40,7 @@ def records_of(form: str, path: Path, env_id: str) -> Iterator[Record]:
         raise
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"{path}: {place} is not of the form {form}: {type(error).__name__}: {error}") from error
 
 
@@ -68,6 +70,7 @@ def _from_sample(evaluation: Mapping[str, Any], sample: Mapping[str, Any]) -> _P
     for name, score in (sample.get("scores") or {}).items():  # A score of several values names them itself.
         values = score["value"] if isinstance(score["value"], Mapping) else {name: score["value"]}
         parts |= {str(each): _GRADES[value] if value in _GRADES else float(value) for each, value in values.items()}
+    parts = {name: value for name, value in parts.items() if not isnan(value)}  # NaN stands for unscored.
     messages = [_from_inspect(message, sample.get("attachments") or {}) for message in sample["messages"]]
     reward = parts.pop("reward") if "reward" in parts else next(iter(parts.values()), 0.0)
     facts = {
@@ -121,12 +124,12 @@ def _record(messages: Sequence[Any], tools: Sequence[Any], facts: Mapping[str, A
     prompt = next((message["content"] for message in converted if message["role"] == "user"), "")
     index = indices.setdefault(str(facts.get("id") or prompt), len(indices))
     ending = Ending(facts.get("ending") or ("turn_limit" if answer is None else "answered"))
-    reward = None if ending is Ending.BROKEN else float(facts.get("reward") or 0.0)
+    reward = None if ending is Ending.BROKEN else float(finite(facts.get("reward") or 0.0, "reward"))
     task = Task(prompt, from_plain(facts.get("answer")), str(facts.get("id") or ""))
     turns = sum(message["role"] == "assistant" for message in converted)
     attempt = Attempt(task, converted, answer if ending is Ending.ANSWERED else None, calls, turns)
     start = Start(int(facts.get("task", index)), int(facts.get("seed", 0)), group=int(facts.get("task", index)))
-    parts = {str(name): float(value) for name, value in (facts.get("parts") or {}).items()}
+    parts = {str(name): float(value) for name, value in numbers_by_name(facts.get("parts") or {}, "parts").items()}
     fault, options = str(facts.get("fault") or ""), {**from_plain(facts.get("options") or {}), "format": "hermes"}
     episode = Episode(start, attempt, (), ending, reward, parts, fault, tuple(tools))
     return Record(str(facts["env_id"]), episode, options, str(facts.get("agent") or ""))

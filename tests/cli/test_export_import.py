@@ -127,7 +127,10 @@ def test_dialogues_of_strangers_come_with_their_calls_errors_and_grades(tmp_path
         {"role": "assistant", "content": [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "2"}]},
     ]
     sample = {"id": 7, "epoch": 2, "target": "2", "messages": messages, "attachments": {"x": "1 + 1?"}}
-    samples = [{**sample, "scores": {"match": {"value": value}}} for value in ("C", "I", {"depth": 0.5})]
+    samples = [
+        {**sample, "scores": {"match": {"value": value}, "unscored": {"value": float("nan")}}}
+        for value in ("C", "I", {"depth": 0.5})
+    ]
     samples.append({**sample, "scores": {}, "error": {"message": "the sandbox is gone"}})
     log = {"eval": {"model": "m", "task": "arith"}, "samples": samples}
     (tmp_path / "log.json").write_text(json.dumps(log), "utf-8")
@@ -141,7 +144,18 @@ def test_dialogues_of_strangers_come_with_their_calls_errors_and_grades(tmp_path
     assert attempt.messages[3]["content"] == "<think>\nhm\n</think>\n2"
 
 
-@pytest.mark.parametrize("content", ["[]", '{"messages": [{}]}', '{"messages": 3}', "{", '{"messages": []}\n{"x": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        '{"messages": [{}]}',
+        '{"messages": 3}',
+        "{",
+        '{"messages": []}\n{"x": 1}',
+        '{"messages": [], "metadata": {"reward": NaN}}',
+        '{"messages": [], "metadata": {"parts": {"success": 1e999}}}',
+    ],
+)
 def test_a_file_of_another_form_is_refused_with_its_line(content, tmp_path, capsys):
     (tmp_path / "file").write_text(content, "utf-8")
     line = f"line {1 + content.count(chr(10))}"
