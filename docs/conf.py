@@ -19,7 +19,7 @@ DOCS = Path(__file__).resolve().parent
 ROOMS = ("palaestra", "palaestra.formats", "palaestra.envs", "palaestra.agents", "palaestra.trainers")
 """Packages whose `__all__` is public; each has its page in `reference/`."""
 CHAPTERS = {
-    "Start": ("quick_start", "coming_from", "from_python", "debug_a_reward"),
+    "Start": ("quick_start", "coming_from", "interop", "from_python", "debug_a_reward"),
     "Environments": ("write_an_environment", "sandbox", "search_tool", "browser", "tools"),
     "Training": ("train", "task_data", "scale", "engines", "analysis"),
     "Research": (

@@ -23,7 +23,7 @@ from palaestra.errors import (
 )
 from palaestra.installed import register_installed
 from palaestra.protocols import Arena, Completion, Engine, Request
-from palaestra.registry import arena, demonstrator, games, register, register_game, registered
+from palaestra.registry import arena, demonstrator, games, register, register_adapter, register_game, registered
 
 __version__ = "0.1.0"
 
@@ -87,4 +87,6 @@ if find_spec("tau2") is not None:  # tau2-bench, which has the tools and the tas
     register("palaestra/Tau2-v0", f"{_SUITE}.tau2:Tau2")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")
+for _class in ("Gem", "SkyRL", "TextArena", "OpenEnv"):
+    register_adapter(f"foreign/{_class}-v0", f"palaestra.envs.foreign.{_class.lower()}:{_class}")
 register_installed()

@@ -35,6 +35,8 @@ _games: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
 _game_names: dict[str, str] = {}
 """Each game's id as it was registered."""
+adapters: dict[str, str] = {}
+"""Class of each id of `register_adapter`, as "module:Class"."""
 
 
 def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, **kwargs: Any) -> None:
@@ -72,6 +74,12 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
         registry.pop(registry_id, None)
         made_with = {"entry_point": entry_point, **kwargs}
         pettingzoo.register(kind, game_id, entry_point=f"{SEATS_MODULE}:make_{kind}", kwargs=made_with)
+
+
+def register_adapter(env_id: str, entry_point: str) -> None:
+    """Register a Gymnasium class that adapts another package. Its options' types say which are services."""
+    gymnasium.register(env_id, entry_point=entry_point, disable_env_checker=True)
+    adapters[env_id] = entry_point
 
 
 def as_registered(env_id: str) -> str:
@@ -206,7 +214,8 @@ def services(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the options that only a command line may decide, by the rule of `palaestra.options`."""
     names: set[str] = set()
     for member_id, member_options in environments(env_id, options).values():
-        creator, registered_with = _ours(member_id) or (None, {})
+        adapter = adapters.get(member_id.rpartition(":")[2])
+        creator, registered_with = _ours(member_id) or (adapter and load_author(adapter, member_id), {})
         names |= services_of(creator, registered_with, member_options).keys()
     return {key: value for key, value in options.items() if {key, key.rpartition(".")[2]} & names}
 

@@ -1,8 +1,10 @@
-"""Make a virtual environment for every suite that a benchmark measures beside us: .peers/NAME
+"""Make a virtual environment for every suite that a benchmark measures beside us, or a test plays with: .peers/NAME
 
 Each gets its own, because their requirements contradict each other and ours. The versions of the suites are pinned
 here, what they need is pip's choice. One that cannot be installed leaves its reason in .peers/NAME.reason
 and is no failure: the benchmark says that it was not measured, and why. Quick when all is up to date.
+
+Those of SHARED also see all that .venv holds, palaestra and torch among it, where they bring no version of their own.
 
 Standard library only.
 """
@@ -10,6 +12,7 @@ Standard library only.
 import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,8 +32,22 @@ PEERS = {
         "torch==2.13.0+cpu",
         "--extra-index-url=https://download.pytorch.org/whl/cpu",
     ),
+    "interop": (
+        "trl==1.16.0",
+        "transformers==5.23.0",
+        "jmespath",
+        "inspect-ai==0.3.285",
+        "openai==3.57.0",  # for inspect's model behind an address
+        "openenv-core==0.3.0",
+        "gem-llm==0.1.0",
+        "skyrl-gym==0.4.0",
+        "textarena==0.7.4",
+    ),
+    "interop-verifiers": ("verifiers==0.1.14",),  # it wants older datasets than trl
+    "interop-verl": ("verl==0.9.1", "cachetools==8.0.2", "fastapi==0.165.0"),  # and this an older transformers
 }
-"""By the name of its driver in benchmarks/peers, what pip is told for it."""
+"""By the name of its driver in benchmarks/peers, or of `make test-interop`, what pip is told for it."""
+SHARED = ("interop", "interop-verifiers", "interop-verl")
 INSTALL_SECONDS = 900
 
 
@@ -59,7 +76,10 @@ def make(name):
     install = (python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--prefer-binary")
     # Another index is asked only for what the usual places lack: where it cannot be reached, pip waits for minutes.
     plain = [each for each in requirements if not each.startswith("--")]
-    said = run(sys.executable, "-m", "venv", place) or run(*install, *plain)
+    said = run(sys.executable, "-m", "venv", place)
+    if not said and name in SHARED:
+        share_packages(place)
+    said = said or run(*install, *plain)
     if said and len(plain) < len(requirements):
         said = run(*install, *requirements)
     if said:
@@ -68,6 +88,12 @@ def make(name):
         return f"not installed: {said}"
     stamp.write_text(mark(requirements))
     return "installed"
+
+
+def share_packages(place):
+    """Let an environment see the packages of the Python that runs this, after its own."""
+    here, there = (Path(sysconfig.get_path("purelib", vars={"base": base})) for base in (sys.prefix, str(place)))
+    (there / "shared.pth").write_text(f"import site; site.addsitedir({str(here)!r})\n")
 
 
 def mark(requirements):

@@ -50,6 +50,8 @@ GROUPS = {
         "audit": "check the records of a run: masks, groups, advantages, rewards",
         "replay": "run recorded episodes again without their tools, and prove them identical",
         "rescore": "compute another reward over recorded episodes",
+        "export": "write recorded episodes in the form of another project",
+        "import": "make episodes of other projects' dialogues and evaluations",
     },
     "data": {
         "collect": "let a teacher play and keep its best episodes",
@@ -64,7 +66,8 @@ GROUPS = {
 """Commands and their descriptions, by group, as `palaestra --help` shows them."""
 COMMANDS = tuple(dict.fromkeys(name.partition(" ")[0] for group in GROUPS.values() for name in group))
 HELP = ("--help", "-h", "help")
-_MODULES = {"list": "palaestra.cli.listing"}  # A module called list would hide Python's own from this package.
+_MODULES = {"list": "palaestra.cli.listing", "import": "palaestra.cli.importing"}
+"""Modules of commands whose own name would hide Python's list, or is no name in Python."""
 _EXTRAS = {
     "torch": "train",
     "transformers": "train",

@@ -13,7 +13,16 @@ from palaestra.cli.ids import resolve, short_names
 from palaestra.envs.arena.opening import open_machine
 from palaestra.errors import PalaestraError
 from palaestra.options import options_of
-from palaestra.registry import as_registered, author_class, games, is_game, registered, registered_author
+from palaestra.registry import (
+    adapters,
+    as_registered,
+    author_class,
+    games,
+    is_game,
+    load_author,
+    registered,
+    registered_author,
+)
 
 _UNKNOWN = "?"
 """Stands for the tools of an environment that cannot be opened."""
@@ -44,7 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     else:
         for env_id, row in rows.items():
             _show_row(env_id, row, console)
-    for text in (*faults.values(), f"commands know the suite's as {', '.join(short_names())}"):
+    others = f"environments of other packages, where these are installed: {', '.join(adapters)}"
+    for text in (*faults.values(), others, f"commands know the suite's as {', '.join(short_names())}"):
         _fold(text, console, "", break_on_hyphens=False, break_long_words=False)
     return 0
 
@@ -56,7 +66,8 @@ def _show_one(env_id: str, console: Console) -> None:
     for text in faults.values():
         show_line(console, f"  {text}")
     _, registered_with = registered_author(env_id) or ("", {})
-    takes = options_of(author_class(env_id)) | ({"seat": repr(None)} if is_game(env_id) else {})
+    author = load_author(adapters[env_id], env_id) if env_id in adapters else author_class(env_id)
+    takes = options_of(author) | ({"seat": repr(None)} if is_game(env_id) else {})
     takes |= {name: repr(value) for name, value in registered_with.items()}
     show_line(console, "  options:")
     for name, default in takes.items():
@@ -82,6 +93,8 @@ def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
     """
     about = ""
     try:
+        if env_id in adapters:
+            return "the game's own, in its text", str(load_author(adapters[env_id], env_id).__doc__).splitlines()[0]
         author = author_class(env_id)
         about = ((author.__doc__ or "").strip().splitlines() or [""])[0]
         if is_game(env_id):
