@@ -224,12 +224,12 @@ class _Table:
     def _continue(self, event: Event, seat: _Seat) -> None:
         """Request the agent's next turn from the engine, or end the episode if its row has no room for more tokens."""
         room = self.limits.max_episode_tokens
-        known = seat.dialogues.pop(event.dialogue, None)
-        conversation = known or Conversation(self.agent.chat_of(seat.start.seat), event.messages, event.tools)
-        fits = len(conversation.ids) < room if known is None else known.hear(event.messages, event.tools, room)
+        earlier = seat.dialogues.pop(event.dialogue, None)
+        conversation = earlier or Conversation(self.agent.chat_of(seat.start.seat), event.messages, event.tools)
+        fits = len(conversation.ids) < room if earlier is None else earlier.hear(event.messages, event.tools, room)
         if not seat.turn:
             seat.tools = event.tools
-        if fits or known is not None or not seat.dialogues:  # A further dialogue that does not fit leaves no row.
+        if fits or earlier is not None or not seat.dialogues:  # A further dialogue that does not fit leaves no row.
             seat.dialogues[event.dialogue] = conversation
         if not fits:
             self.arena.finish(event.slot, Ending.LENGTH_LIMIT, "")

@@ -114,7 +114,7 @@ def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:
     children: list[Machine] = []
     try:
         for index in range(count):
-            child = Machine(machine.spec)
+            child = type(machine)(machine.spec)
             children.append(child)
             put(child, snapshot)
             if own_noise:
