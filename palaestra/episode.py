@@ -216,10 +216,10 @@ class Episode:
 
     @property
     def dialogues(self) -> list[tuple[tuple[Message, ...], tuple[Mapping[str, Any], ...]]]:
-        """The messages and the tools of each dialogue, in the order of the messages, with the prefix of the start."""
+        """The messages and the tools of each dialogue, in the order of the messages; one, where the attempt has one."""
         attempt = self.attempt
         if not attempt.dialogues:
-            return [(self.start.as_seen(attempt.messages), self.tools)]
+            return [(attempt.messages, self.tools)]
         openings = sorted(attempt.dialogues, key=lambda opening: opening.begin)
         ends = [*(opening.begin for opening in openings[1:]), len(attempt.messages)]
         return [(attempt.messages[o.begin : end], o.tools) for o, end in zip(openings, ends, strict=True)]

@@ -59,6 +59,8 @@ def take(machine: Machine) -> Snapshot:
         raise UsageError(f"snapshot: no episode of {name} runs; call reset (or open) first")
     if state.out:
         raise UsageError("snapshot in the middle of a turn; take it before a turn or after its results")
+    if type(machine) is not Machine:
+        raise UsageError(f"{name} is a harness: its program cannot be copied, so there is no snapshot of it")
     kits = [kit for _, kit in machine.kits.instances or ()]
     _require_snapshots(name, kits)
     changed = _changed(machine, state)

@@ -15,10 +15,13 @@ import harness_worlds
 import pytest
 
 import palaestra
-from palaestra import Ending, EnvironmentDefect, Start, UsageError
+from palaestra import Ending, EnvironmentDefect, Episode, Start, UsageError
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.envs import Harness, Model, ToolVectorEnv, tool
 from palaestra.envs.harness.wire import Refused, read
+from palaestra.envs.records.gathering import ReplayMachines
+from palaestra.envs.suite.two_hop import demonstrate
+from palaestra.record import Record, from_line, to_line
 
 
 @pytest.fixture(autouse=True)
@@ -316,6 +319,40 @@ def test_a_harness_is_stepped_by_hand_like_any_environment():
     assert (reward, terminated) == (1.0, True)
     env.reset()
     env.close()
+
+
+def test_a_recorded_episode_is_replayed_by_running_its_harness_again():
+    def say(messages, rng):
+        return demonstrate(messages, rng) if "city" in str(messages) else f"after {len(messages)}"
+
+    ids = {"Hops": {}, "Hops rewriting": {"rewrites": True}, "Team": {}, "Floods": {}, "Silent": {}, "FallsLater": {}}
+    for name, options in ids.items():
+        env_id = f"test/{name.replace(' ', '')}-v0"
+        palaestra.register(env_id, f"harness_worlds:{name.split()[0]}")
+        with closing(palaestra.arena(env_id, 3, **options)) as arena:
+            played = list(play(Agent(ScriptedPolicy(say)), arena, [Start(n, n) for n in range(3)]))
+        for episode in played:
+            record = from_line(to_line(Record(env_id, episode, options)))
+            assert ReplayMachines().replay([record]) is None
+        changed = replace(record.episode.attempt, turns=9, answer="no")
+        if record.episode.ending is not Ending.BROKEN:
+            differs = ReplayMachines().replay([replace(record, episode=replace(record.episode, attempt=changed))])
+            assert differs.where == "answer"
+
+
+def test_an_episode_cut_in_a_harness_is_replayed_up_to_the_cut():
+    palaestra.register("test/Team-v0", "harness_worlds:Team")
+    with closing(palaestra.arena("test/Team-v0", 1)) as arena:
+        arena.begin(0, Start(0, 0))
+        for number in range(3):
+            arena.recv(1)
+            arena.send({0: f"turn {number}"})
+        arena.recv(1)
+        arena.finish(0, Ending.LENGTH_LIMIT, "tur")
+        (event,) = arena.recv(1)
+    assert event.attempt.messages[-1] == {"role": "assistant", "content": "tur"}
+    episode = Episode(event.start, event.attempt, (), event.ending, event.reward, event.parts)
+    assert ReplayMachines().replay([Record("test/Team-v0", episode)]) is None
 
 
 def test_what_a_harness_cannot_have_is_said_where_it_is_declared_or_begun():

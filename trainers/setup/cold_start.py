@@ -116,7 +116,10 @@ def cold_start(
         chat, agents = Chat(tokenizer), _tiny_agents(tokenizer, config, find_device(device_name), slots, seed)
     else:
         chat, agents = model.agent.chat or Chat(model.tokenizer), iter([model])
-    rows_of = [written_rows(chat, episode.attempt.messages, episode.tools) for episode in demonstrations]
+    rows_of = [
+        tuple(row for messages, tools in episode.dialogues for row in written_rows(chat, messages, tools))
+        for episode in demonstrations
+    ]
     if note := _too_long(demonstrations, rows_of, limits, measure, config.imitation_gate):
         on_progress(Progress("demonstrations", len(demonstrations), total, note=note))
     rows = [row for rows in rows_of for row in rows]
