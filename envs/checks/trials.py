@@ -118,7 +118,8 @@ class Chair:
         self.machine, self.spec, self.seat = machine, machine.spec, seat
         self._playable: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
         self.messages: list[Message] = []
-        """Messages of this episode, from and to the seat."""
+        """Messages of this episode, from and to the seat; where it has several dialogues, of the one that goes on."""
+        self._dialogues: dict[int, list[Message]] = {}
         self.author = machine.spec.author
         self.format = self.author.format
         self.max_turns, self.max_turn_calls = self.spec.max_turns, self.spec.max_turn_calls
@@ -145,7 +146,7 @@ class Chair:
 
     def begin(self, task: int = 0, seed: int = 0, problem: Task | None = None) -> Event:
         """Open an episode and return the seat's first event; raise Broken if the episode cannot begin."""
-        self.messages = []
+        self.messages, self._dialogues = [], {}
         start = Start(task % self.machine.task_count, seed)
         event = self._receive(self._playable.open({None: start}, problem))
         require_unbroken(event)
@@ -187,6 +188,8 @@ class Chair:
 
     def _receive(self, reply: Any) -> Event:
         event = settle(self._playable, reply)[None]
+        if event.ending is None:
+            self.messages = self._dialogues.setdefault(event.dialogue, [])
         self.messages += event.messages
         return event
 
@@ -201,7 +204,8 @@ def play_together(subject: Subject, count: int, rule: TrialRule, first: int = 0)
     """Play `count` episodes at once, with the rule in every seat; return the last events by (number, seat)."""
     places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
     opened = arena(subject.env_id, len(places), **subject.options)
-    messages_by_place: list[list[Message]] = [[] for _ in places]
+    messages_by_place: list[dict[int, list[Message]]] = [{} for _ in places]
+    """Messages by the number of their dialogue, for each place."""
     ended: dict[tuple[int, Seat], Event] = {}
     try:
         for slot, (number, seat) in enumerate(places):
@@ -209,7 +213,7 @@ def play_together(subject: Subject, count: int, rule: TrialRule, first: int = 0)
         for _ in range(MAX_STEPS):
             responses: dict[int, str] = {}
             for event in opened.recv(1):
-                place, messages = places[event.slot], messages_by_place[event.slot]
+                place, messages = places[event.slot], messages_by_place[event.slot].setdefault(event.dialogue, [])
                 messages += event.messages
                 if event.ending is None:
                     text = rule(list(messages), seat_rng(place[1], event.start, len(messages)))
