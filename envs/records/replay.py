@@ -135,8 +135,8 @@ def _recorded_turn(state: Dialogue, episode: Episode) -> str | None:
         begin = attempt.dialogues[number].begin
         place += begin
         end = min([end, *(opening.begin for opening in attempt.dialogues if opening.begin > begin)])
-    found = attempt.messages[place] if place < end else {"role": ""}
-    return str(found["content"]) if is_turn(found) else None
+    message = attempt.messages[place] if place < end else {"role": ""}
+    return str(message["content"]) if is_turn(message) else None
 
 
 class Outcomes:
