@@ -15,6 +15,8 @@ class SampledText(str):
     """The text of a turn with its numbers of tokens; an agent without tokens sends a plain text."""
 
     __slots__ = ("prompt_tokens", "sampled_tokens")
+    prompt_tokens: int
+    sampled_tokens: int
 
     def __new__(cls, text: str, prompt_tokens: int, sampled_tokens: int) -> "SampledText":
         self = super().__new__(cls, text)

@@ -58,9 +58,13 @@ class HarnessMachine(Machine):
 
     def resume(self, pending: Pending) -> MachineReply:
         """Continue the episode after the harness has asked, or has ended."""
-        state = pending.about.state
-        if pending.about.role != "asked" or state is None or state is not self.state:
+        expected, state = pending.about, self.state
+        if expected.role != "asked" or state is None or expected.state is not state:
             return super().resume(pending)
+        return self._go_on(state, pending)
+
+    def _go_on(self, state: EpisodeState, pending: Pending) -> MachineReply:
+        """Continue the episode with the next request of the harness, or with its end."""
         state.out -= 1
         world = self.world
         if state.endings is not None or world is None:

@@ -108,7 +108,7 @@ class _Program:
             with self._process.stdout as stdout:
                 if self._killed:
                     self.kill()
-                while part := stdout.read1(_TAIL_BYTES):
+                while part := os.read(stdout.fileno(), _TAIL_BYTES):
                     tail = (tail + part)[-_TAIL_BYTES:]
             self._process.wait()
             stderr.seek(0)

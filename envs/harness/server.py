@@ -31,6 +31,8 @@ class ModelServer:
     def __init__(self) -> None:
         self._worlds: dict[str, World] = {}
         self._ended: dict[str, None] = {}
+        self._server: Any = None
+        """The running server of uvicorn; None before it starts."""
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=_QUEUED)
         self._port = self._socket.getsockname()[1]
 
@@ -49,7 +51,7 @@ class ModelServer:
         try:
             await self._server.serve(sockets=[self._socket])
         finally:  # The loop ends at once: what is open must be closed here.
-            for server in getattr(self._server, "servers", ()):
+            for server in getattr(self._server, "servers", ()):  # None where it was cancelled before it listened.
                 server.close()
             for connection in list(self._server.server_state.connections):
                 if connection.transport is not None:
@@ -59,7 +61,7 @@ class ModelServer:
 
     async def started(self, serving: "asyncio.Task[None]") -> None:
         """Return when the server listens; raise the error with which it ended before."""
-        while not getattr(getattr(self, "_server", None), "started", False):
+        while self._server is None or not self._server.started:
             if serving.done():
                 serving.result()
             await asyncio.sleep(_START_SECONDS)

@@ -134,9 +134,10 @@ def _text(content: Any, where: str) -> str:
         return content or ""
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") or part.get("refusal") if isinstance(part, dict) else part for part in parts]
-    if not all(isinstance(text, str) for text in texts):
+    words = [text for text in texts if isinstance(text, str)]
+    if len(words) < len(texts):
         raise Refused(400, f"{where} has a part that is no text; this model reads text alone", where)
-    return "".join(texts)
+    return "".join(words)
 
 
 def _tools(values: Sequence[Any]) -> tuple[Mapping[str, Any], ...]:

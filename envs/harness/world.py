@@ -12,6 +12,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from palaestra.envs.harness.wire import Mark, Refused, TurnRequest, choice, render
@@ -133,8 +134,7 @@ class World:
     def _shut(self) -> None:
         self._closed = True
         for turn in self._live:
-            if not turn.reply.done():
-                turn.reply.set_result(Refused(410, "this episode has ended", code="episode_over"))
+            _reply(turn, Refused(410, "this episode has ended", code="episode_over"))
         self._mail.clear()
 
     # On other threads.
@@ -193,7 +193,7 @@ class World:
         talk.marks.append(mark)
         self._said[mark] = text
         self._turn = None
-        self._on_loop(lambda: turn.reply.done() or turn.reply.set_result((answer, tokens)))
+        self._on_loop(partial(_reply, turn, (answer, tokens)))
 
     @property
     def messages(self) -> list[Message]:
@@ -216,3 +216,8 @@ class World:
         if mark in self._said:
             return {"role": "assistant", "content": self._said[mark], "weight": 0}
         return {**message, "content": render(mark, self.form)}
+
+
+def _reply(turn: Turn, reply: tuple[dict[str, Any], tuple[int, int]] | Refused) -> None:
+    if not turn.reply.done():
+        turn.reply.set_result(reply)
