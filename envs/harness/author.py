@@ -36,7 +36,6 @@ class Model(NamedTuple):
         """Return an `AsyncOpenAI` for this episode, with one pool of connections for all episodes; outside an event
         loop, as in a plain `def run`, an `OpenAI`."""
         try:
-            import httpx
             import openai
         except ImportError as error:
             raise MissingExtra("openai", "openai", "model.client()") from error
@@ -45,7 +44,7 @@ class Model(NamedTuple):
         except RuntimeError:
             return openai.OpenAI(base_url=self.base_url, api_key=self.api_key)
         if loop not in _pools:
-            _pools[loop] = httpx.AsyncClient(timeout=None, limits=httpx.Limits(), trust_env=False)
+            _pools[loop] = openai.DefaultAsyncHttpxClient(trust_env=False)  # A proxy does not know this address.
         return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, http_client=_pools[loop])
 
 

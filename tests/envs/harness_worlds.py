@@ -260,7 +260,7 @@ class Misfits(Plain):
     """Four of five episodes are well; each fifth misbehaves in its own way."""
 
     max_turns = 3
-    deadlines = {"run": 1.0}  # noqa: RUF012
+    deadlines = {"run": 3.0}  # noqa: RUF012
     closed = []  # noqa: RUF012
 
     async def play(self, task, client):
@@ -290,7 +290,7 @@ class Misfits(Plain):
     async def hang_up(self, task, client):
         await client.send({"messages": [{"role": "user", "content": task.prompt}]})
         client.close()
-        return "yes"
+        return await super().play(task, client)
 
 
 def schema(name):

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import sys
-import threading
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -176,11 +175,10 @@ def runs(pid):
         return False
 
 
-def misfits(count, slots):
-    """Play harnesses of which a fifth misbehaves; return what is checked of them."""
-    harness_worlds.Misfits.closed.clear()
-    threads = threading.active_count()
-    played = episodes(harness_worlds.Misfits(), count, slots=slots)
+def misfits(author, count, slots):
+    """Play harnesses of which a fifth misbehaves."""
+    author.closed.clear()
+    played = episodes(author, count, slots=slots)
     assert sorted(episode.start.task for episode in played) == list(range(count)), "no slot is lost"
     for episode in played:
         number = episode.start.task
@@ -188,20 +186,20 @@ def misfits(count, slots):
         expected = {None: "answered", 0: "turn_limit", 1: "broken", 2: "turn_limit", 3: "answered"}[way]
         assert episode.ending == expected, (number, episode.fault)
     tries = count + sum(number % 20 == 5 for number in range(count))  # A broken episode is tried twice.
-    wait_until(lambda: len(harness_worlds.Misfits.closed) == tries, "every harness has ended")
-    return threads
+    wait_until(lambda: len(author.closed) == tries, "every harness has ended")
 
 
 def test_of_64_harnesses_a_fifth_misbehaves_and_no_slot_is_lost():
     before = len(os.listdir("/proc/self/fd"))
-    misfits(64, 16)
+    misfits(harness_worlds.Misfits(), 64, 16)
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 8, "no connection is left")
 
 
 @pytest.mark.prove
 def test_of_a_thousand_harnesses_a_fifth_misbehaves_and_none_is_stuck():
+    patient = type("Patient", (harness_worlds.Misfits,), {"deadlines": {"run": 8.0}})
     began = time.monotonic()
-    misfits(1000, 128)
+    misfits(patient(), 1000, 128)
     assert time.monotonic() - began < 60
 
 
@@ -380,3 +378,28 @@ def test_a_run_that_blocks_holds_up_no_request_of_others():
 
     played = episodes(Blocks(), 4)
     assert [episode.ending for episode in played] == [Ending.ANSWERED] * 4
+
+
+def test_the_openai_client_asks_awaited_in_a_thread_and_in_a_stream():
+    openai = pytest.importorskip("openai")
+
+    class Awaits(harness_worlds.Plain):
+        async def run(self, task, model):
+            client = model.client()
+            assert client._client is model.client()._client, "all share one pool"
+            said = await client.chat.completions.create(model="any", messages=BODY["messages"])
+            return said.choices[0].message.content
+
+    class InAThread(harness_worlds.Plain):
+        def run(self, task, model):
+            with model.client() as client:
+                assert [known.id for known in client.models.list()] == ["palaestra"]
+                with pytest.raises(openai.BadRequestError) as refused:
+                    client.chat.completions.create(model="any", messages=BODY["messages"], logprobs=True)
+                assert refused.value.param == "logprobs"
+                stream = client.chat.completions.create(model="any", messages=BODY["messages"], stream=True)
+                return "".join(part.choices[0].delta.content or "" for part in stream)
+
+    for author in (Awaits(), InAThread()):
+        (episode,) = episodes(author)
+        assert episode.reward == 1.0, episode.fault
