@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.agents.chat import Chat
-from palaestra.episode import Message, TokenRow, is_turn
+from palaestra.episode import Episode, Message, TokenRow, is_turn
 
 _row_numbers = count()
 
@@ -111,6 +111,11 @@ class Conversation:
     def _append_response(self, text: str) -> None:
         self.messages.append({"role": "assistant", "content": text})
         self._thought = self._thought or "</think>" in text
+
+
+def episode_rows(chat: Chat, episode: Episode) -> tuple[TokenRow, ...]:
+    """Return the rows of all dialogues of a recorded episode, for imitation."""
+    return tuple(row for messages, tools in episode.dialogues for row in written_rows(chat, messages, tools))
 
 
 def written_rows(
