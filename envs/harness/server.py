@@ -1,6 +1,7 @@
 """The HTTP server that harnesses ask: one for each event loop, on loopback, with a secret path for each episode.
 
     POST /TOKEN/v1/chat/completions    a turn          GET /TOKEN/v1/models    the one model
+    POST /TOKEN/v1/responses           the same, as a response
 
 Left out: the format of requests and answers (`wire`), and what they mean (`world`).
 """
@@ -13,7 +14,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from palaestra.envs.harness.author import Model
-from palaestra.envs.harness.wire import MODEL, Refused, chunks, completion, read
+from palaestra.envs.harness.responses import from_chat, to_chat
+from palaestra.envs.harness.wire import MODEL, Refused, chunks, completion, read, turn_request
 from palaestra.envs.harness.world import Turn, World
 from palaestra.errors import MissingExtra
 
@@ -105,13 +107,11 @@ class ModelServer:
                 json.dumps(_MODELS if route == "v1/models" else _MODELS["data"][0]).encode(),
                 b"application/json",
             )
-        if scope["method"] != "POST" or route != "v1/chat/completions":
-            raise Refused(
-                404, f"{scope['method']} /{route} is not served; ask /v1/chat/completions (with the Agents SDK, use "
-                "OpenAIChatCompletionsModel)", code="not_found",
-            )  # fmt: skip
+        if scope["method"] != "POST" or route not in ("v1/chat/completions", "v1/responses"):
+            raise Refused(404, f"{scope['method']} /{route} is not served; ask /v1/chat/completions", code="not_found")
         body = await _body(receive)
-        request = read(body)
+        fields, is_response = read(body), route == "v1/responses"
+        request = turn_request(to_chat(fields) if is_response else fields)
         turns = world.ask(request, body)
         try:
             replies = await _replies(turns, receive)
@@ -120,6 +120,8 @@ class ModelServer:
             raise
         world.delivered(turns)
         answer = completion([reply[0] for reply in replies], [reply[1] for reply in replies])
+        if is_response:
+            answer = from_chat(answer)
         if request.stream:
             return 200, chunks(answer, request.stream_usage), b"text/event-stream"
         return 200, json.dumps(answer).encode(), b"application/json"

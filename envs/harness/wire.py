@@ -49,14 +49,19 @@ class TurnRequest(NamedTuple):
     stream_usage: bool
 
 
-def read(body: bytes) -> TurnRequest:
-    """Read the body of a request; raise Refused, with the name of the parameter, for what cannot be followed."""
+def read(body: bytes) -> dict[str, Any]:
+    """Return the fields in the body of a request; raise Refused if it is no JSON object."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise Refused(400, "the body is no JSON object")
+    return fields
+
+
+def turn_request(fields: Mapping[str, Any]) -> TurnRequest:
+    """Return the request in these fields; raise Refused, with a parameter's name, for what cannot be followed."""
     for name in _REFUSED:
         if fields.get(name):
             raise Refused(400, f"{name} is not supported here", name)

@@ -86,7 +86,11 @@ class World:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
-            await start(self)
+            if not self._closed:
+                await start(self)
+            if self._closed:  # The episode was dropped before its harness started, or meanwhile.
+                self.leave()
+                raise Broken("the episode was dropped before its harness started")
         elif self._loop is not loop:
             raise Broken("the event loop of the harness's HTTP server was held up, and another has taken its place")
         while not self._mail and self._over is None:
@@ -132,7 +136,6 @@ class World:
         self._wake()
 
     def _shut(self) -> None:
-        self._closed = True
         for turn in self._live:
             _reply(turn, Refused(410, "this episode has ended", code="episode_over"))
         self._mail.clear()
@@ -145,6 +148,7 @@ class World:
 
     def close(self) -> None:
         """End the episode: stop the harness, and refuse all that it still asks."""
+        self._closed = True
         self._on_loop(self._shut)
         self.leave()
 

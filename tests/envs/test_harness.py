@@ -17,7 +17,7 @@ import palaestra
 from palaestra import Ending, EnvironmentDefect, Episode, Start, UsageError
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.envs import Harness, Model, ToolVectorEnv, tool
-from palaestra.envs.harness.wire import Refused, read
+from palaestra.envs.harness.wire import Refused, read, turn_request
 from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.envs.suite.two_hop import demonstrate
 from palaestra.record import Record, from_line, to_line
@@ -103,6 +103,27 @@ def test_a_cut_turn_ends_the_episode_and_its_harness():
         (event,) = arena.recv(1)
     assert (event.ending, event.attempt.turns, event.attempt.answer) == (Ending.LENGTH_LIMIT, 1, None)
     assert [m["content"] for m in event.attempt.messages] == [event.attempt.task.prompt, "ye"]
+
+
+def test_episodes_that_are_dropped_at_any_moment_leave_no_harness_behind():
+    begun, ended = [], []
+
+    class Stays(harness_worlds.Plain):
+        async def run(self, task, model):
+            begun.append(task.id)
+            try:
+                await asyncio.sleep(600)
+            finally:
+                ended.append(task.id)
+
+    arena = ToolVectorEnv(Stays(), 4)
+    with closing(arena):
+        for number in range(200):
+            arena.begin(number % 4, Start(number, number))
+            if number % 7 == 0:
+                time.sleep(0.002)
+        wait_until(lambda: len(begun) >= 4, "the last ones run")
+    wait_until(lambda: len(begun) == len(ended), "none is left")
 
 
 def test_a_helper_in_between_has_a_dialogue_and_tools_of_its_own():
@@ -227,7 +248,7 @@ BODY = {"messages": [{"role": "user", "content": "hello"}]}
 )  # fmt: skip
 def test_a_request_that_cannot_be_followed_is_refused_by_its_parameter(more, param):
     with pytest.raises(Refused) as refused:
-        read(json.dumps(BODY | more).encode())
+        turn_request(read(json.dumps(BODY | more).encode()))
     assert (refused.value.status, refused.value.body["param"]) == (400, param)
 
 
@@ -236,7 +257,7 @@ def test_the_api_answers_for_its_models_and_for_wrong_paths():
 
     class Looks(harness_worlds.Plain):
         async def play(self, task, client):
-            for how in ({"route": "/models", "method": "GET"}, {"route": "/responses"}):
+            for how in ({"route": "/models", "method": "GET"}, {"route": "/completions"}):
                 status, body = await client.raw({}, **how)
                 met.append((status, json.loads(body)))
             status, body = await client.raw(b"{nonsense")
@@ -302,6 +323,35 @@ def test_what_a_framework_trims_or_spells_anew_is_the_same_dialogue_and_a_change
     assert len(episode.dialogues) == 2
     (context,) = [m for m in episode.attempt.messages if m.get("weight") == 0]
     assert context["content"].startswith("<think>hm</think>I look"), "its own turn stands as it wrote it"
+
+
+def test_the_responses_api_is_the_same_dialogue_and_the_same_calls():
+    schema = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+
+    class Responds(harness_worlds.Plain):
+        async def play(self, task, client):
+            items = [{"role": "user", "content": task.prompt}]
+            for _ in range(2):
+                body = {"input": items, "instructions": "Be brief.", "tools": [schema]}
+                status, answer = await client.raw(body, route="/responses")
+                assert status == 200, answer
+                output = json.loads(answer)["output"]
+                items += output
+                calls = [item for item in output if item["type"] == "function_call"]
+                items += [{"type": "function_call_output", "call_id": c["call_id"], "output": "seen"} for c in calls]
+            status, answer = await client.raw({"input": "x", "previous_response_id": "y"}, route="/responses")
+            assert (status, json.loads(answer)["error"]["param"]) == (400, "previous_response_id")
+            return output[-1]["content"][0]["text"]
+
+    def say(messages, rng):
+        return (
+            "yes" if messages[-1]["role"] == "tool" else 'I\n<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+        )
+
+    (episode,) = episodes(Responds(), said=say)
+    assert (episode.reward, len(episode.dialogues), episode.attempt.turns) == (1.0, 1, 2)
+    assert [(call.name, call.text) for call in episode.attempt.calls] == [("look", "seen")]
+    assert episode.tools == (harness_worlds.schema("look"),)
 
 
 def test_a_harness_is_stepped_by_hand_like_any_environment():
@@ -387,6 +437,8 @@ def test_the_openai_client_asks_awaited_in_a_thread_and_in_a_stream():
         async def run(self, task, model):
             client = model.client()
             assert client._client is model.client()._client, "all share one pool"
+            answer = await client.responses.create(model="any", input="hello", instructions="Be brief.")
+            assert answer.output_text == "yes"
             said = await client.chat.completions.create(model="any", messages=BODY["messages"])
             return said.choices[0].message.content
 
