@@ -147,14 +147,15 @@ class Chat:
         return [token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)]
 
     def _shield(self, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
-        """Return the messages with a mark inside every control token that a user or tool text contains, and the mark.
+        """Return the messages with a mark inside every control token that a foreign text contains, and the mark.
 
+        Foreign are the texts of users, of tools, and of other roles with a name: a harness writes such messages.
         `_encode` splits the text at the mark. The name of a tool message is marked too: the agent chooses the name that
         it calls, and some templates show it.
         """
         spoken = [
             {key: m[key] for key in ("name", "content") if isinstance(m.get(key), str)}
-            if m["role"] in ("user", "tool")
+            if m["role"] in ("user", "tool") or "name" in m
             else {}
             for m in messages
         ]

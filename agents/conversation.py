@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.agents.chat import Chat
-from palaestra.episode import Message, TokenRow
+from palaestra.episode import Episode, Message, TokenRow, is_turn
 
 _row_numbers = count()
 
@@ -113,21 +113,26 @@ class Conversation:
         self._thought = self._thought or "</think>" in text
 
 
+def episode_rows(chat: Chat, episode: Episode) -> tuple[TokenRow, ...]:
+    """Return the rows of all dialogues of a recorded episode, for imitation."""
+    return tuple(row for messages, tools in episode.dialogues for row in written_rows(chat, messages, tools))
+
+
 def written_rows(
     chat: Chat,
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]] = (),
     trained: Collection[int] | None = None,
 ) -> tuple[TokenRow, ...]:
-    """Return the rows of a recorded dialogue, for imitation: its assistant turns count as sampled tokens.
+    """Return the rows of a recorded dialogue, for imitation: its own turns (`is_turn`) count as sampled tokens.
 
-    `trained` holds the indices of the messages to train on; None means all assistant turns.
+    `trained` holds the indices of the messages to train on; None means all turns.
     """
-    first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    first = next((i for i, message in enumerate(messages) if is_turn(message)), len(messages))
     conversation = Conversation(chat, messages[:first], tools)
     observation: list[Message] = []
     for index, message in enumerate(messages[first:], start=first):
-        if message["role"] != "assistant":
+        if not is_turn(message):
             observation.append(message)
             continue
         if observation:

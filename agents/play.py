@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 
 from palaestra.agents.agent import Agent
 from palaestra.agents.conversation import Conversation
+from palaestra.agents.policies.table import trained_engines
+from palaestra.agents.token_limits import TokenLimits
 from palaestra.episode import Ending, Episode, Event, Start
-from palaestra.errors import ConfigError
-from palaestra.protocols import Arena, Completion, Request
+from palaestra.errors import UsageError
+from palaestra.protocols import Arena, Completion, Request, SampledText
 
 log = logging.getLogger("palaestra.agents")
 ReplyT = TypeVar("ReplyT")
@@ -35,20 +37,6 @@ _ROUNDS_WITHOUT_WAIT = 8
 """Number of rounds without waiting after a round in which tools were slower than `_ALTERNATION_SECONDS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLimits:
-    """Limits on the number of tokens in a turn and in an episode."""
-
-    max_turn_tokens: int = 512
-    """Maximum tokens of a turn; a turn that is cut there ends its episode."""
-    max_episode_tokens: int = 4096
-    """Maximum tokens of a row: prompt, tool results and responses."""
-
-    def __post_init__(self) -> None:
-        if self.max_turn_tokens < 1 or self.max_episode_tokens < 2:
-            raise ConfigError(f"{self}: expected max_turn_tokens >= 1 and max_episode_tokens >= 2")
-
-
 @dataclass(slots=True)
 class _Seat:
     """The running episode of one slot."""
@@ -57,7 +45,8 @@ class _Seat:
     retried: bool = False
     began: float = field(default_factory=time.monotonic)
     turn: int = 0
-    conversation: Conversation | None = None
+    dialogues: dict[int, Conversation] = field(default_factory=dict)
+    """Conversations by the number of the dialogue; the one that was asked for the latest turn stands last."""
     ticket: int | None = None
     """Ticket of the turn at the engine; None while the arena has the turn."""
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -73,13 +62,17 @@ def play(
     limits: TokenLimits | None = None,
     temperature: float = 1.0,
     still_needed: Callable[[Start], bool] | None = None,
+    obey_temperature: bool = False,
 ) -> Generator[Episode, None, None]:
     """Play an episode for each start, and yield each episode as it ends.
 
     A BROKEN episode is played once more; if it is BROKEN again, it is yielded without a reward. A running episode is
     dropped when `still_needed` returns False for its start. When the generator is closed, all running ones are dropped.
+    With `obey_temperature`, an environment that wishes a temperature for a turn gets it, unless `temperature` is 0.
     """
-    table = _Table(agent, arena, iter(starts), limits or TokenLimits(), temperature)
+    if any(getattr(engine, "released", False) for engine in trained_engines(agent)):
+        raise UsageError("the engine's memory is released, so it samples nothing; call engine.reclaim() before play")
+    table = _Table(agent, arena, iter(starts), limits or TokenLimits(), temperature, obey_temperature)
     try:
         while table.fill():
             if still_needed is not None:
@@ -94,10 +87,18 @@ class _Table:
     """State of the loop: which slot runs which episode, and whether it waits for the engine or for the arena."""
 
     def __init__(
-        self, agent: Agent, arena: Arena, starts: Iterator[Start | None], limits: TokenLimits, temperature: float
+        self,
+        agent: Agent,
+        arena: Arena,
+        starts: Iterator[Start | None],
+        limits: TokenLimits,
+        temperature: float,
+        obey_temperature: bool,
     ) -> None:
         self.agent, self.arena, self.starts = agent, arena, starts
-        self.limits, self.temperature = limits, temperature
+        self.limits, self.temperature, self.obey_temperature = limits, temperature, obey_temperature
+        self.wishes = 0
+        """Number of turns for which the environment wished another temperature than it got."""
         self.seats: dict[int, _Seat] = {}
         self.tickets: dict[int, int] = {}
         self.free = list(range(arena.slots))[::-1]
@@ -223,28 +224,43 @@ class _Table:
     def _continue(self, event: Event, seat: _Seat) -> None:
         """Request the agent's next turn from the engine, or end the episode if its row has no room for more tokens."""
         room = self.limits.max_episode_tokens
-        if seat.conversation is None:
-            chat = self.agent.chat_of(seat.start.seat)
-            seat.conversation, seat.tools = Conversation(chat, event.messages, event.tools), event.tools
-            fits = len(seat.conversation.ids) < room
-        else:
-            fits = seat.conversation.hear(event.messages, event.tools, room)
+        earlier = seat.dialogues.pop(event.dialogue, None)
+        conversation = earlier or Conversation(self.agent.chat_of(seat.start.seat), event.messages, event.tools)
+        fits = len(conversation.ids) < room if earlier is None else earlier.hear(event.messages, event.tools, room)
+        if not seat.turn:
+            seat.tools = event.tools
+        if fits or earlier is not None or not seat.dialogues:  # A further dialogue that does not fit leaves no row.
+            seat.dialogues[event.dialogue] = conversation
         if not fits:
             self.arena.finish(event.slot, Ending.LENGTH_LIMIT, "")
             return
         request = Request(
-            row=seat.conversation.row,
+            row=conversation.row,
             start=seat.start,
             turn=seat.turn,
-            messages=seat.conversation.messages,
-            tools=seat.conversation.tools,
-            ids=seat.conversation.ids,
-            max_tokens=min(self.limits.max_turn_tokens, room - len(seat.conversation.ids)),
-            temperature=0.0 if seat.start.greedy else self.temperature,
+            messages=conversation.messages,
+            tools=conversation.tools,
+            ids=conversation.ids,
+            max_tokens=min(self.limits.max_turn_tokens, room - len(conversation.ids), event.max_tokens or room),
+            temperature=self._temperature(event, seat.start),
         )
         seat.turn += 1
         seat.ticket = self.agent.engine.submit(request)
         self.tickets[seat.ticket] = event.slot
+
+    def _temperature(self, event: Event, start: Start) -> float:
+        """Return the temperature of a turn, and count a wish of the environment that it does not follow."""
+        chosen = 0.0 if start.greedy else self.temperature
+        if event.temperature is None or event.temperature == chosen:
+            return chosen
+        if self.obey_temperature and chosen > 0:
+            return event.temperature
+        self.wishes += 1
+        if self.wishes == 1:
+            log.warning(
+                "%s", f"the environment wishes the temperature {event.temperature:g}; turns are sampled at {chosen:g}"
+            )
+        return chosen
 
     def _leave(self, slot: int) -> None:
         del self.seats[slot]
@@ -252,11 +268,14 @@ class _Table:
 
     @staticmethod
     def _add_response(seat: _Seat, completion: Completion) -> str:
-        assert seat.conversation is not None, "an engine answered a request that was never made"
+        assert seat.dialogues, "an engine answered a request that was never made"
+        conversation = next(reversed(seat.dialogues.values()))
         if completion.text is not None:
-            seat.conversation.add_text(completion.text)
+            conversation.add_text(completion.text)
             return completion.text
-        return seat.conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
+        prompt_tokens = len(conversation.ids)
+        text = conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
+        return SampledText(text, prompt_tokens, len(completion.ids))
 
 
 def _episode(event: Event, seat: _Seat) -> Episode:
@@ -269,7 +288,7 @@ def _episode(event: Event, seat: _Seat) -> Episode:
     return Episode(
         start=seat.start,
         attempt=event.attempt,
-        rows=seat.conversation.rows() if seat.conversation is not None else (),
+        rows=tuple(row for conversation in seat.dialogues.values() for row in conversation.rows()),
         ending=ending,
         reward=reward,
         parts=parts,

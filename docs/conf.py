@@ -20,7 +20,7 @@ ROOMS = ("palaestra", "palaestra.formats", "palaestra.envs", "palaestra.agents",
 """Packages whose `__all__` is public; each has its page in `reference/`."""
 CHAPTERS = {
     "Start": ("quick_start", "coming_from", "interop", "from_python", "debug_a_reward"),
-    "Environments": ("write_an_environment", "sandbox", "search_tool", "browser", "tools"),
+    "Environments": ("write_an_environment", "bring_your_agent", "sandbox", "search_tool", "browser", "tools"),
     "Training": ("train", "task_data", "scale", "engines", "analysis"),
     "Research": (
         "your_own_parts",

@@ -16,6 +16,7 @@ from palaestra.envs.core.tool import tool
 from palaestra.envs.core.tool_names import offer
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.data.task_files import load_tasks
+from palaestra.envs.harness.author import Harness, Model
 from palaestra.envs.rewards.progressive import RewardStage, StagedReward
 from palaestra.envs.users import ModelUser, ScriptedUser, conversation
 from palaestra.episode import Task
@@ -24,6 +25,8 @@ from palaestra.errors import ToolError
 __all__ = [
     "Done",
     "Game",
+    "Harness",
+    "Model",
     "ModelUser",
     "ProceduralTasks",
     "RewardPart",

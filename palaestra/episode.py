@@ -19,6 +19,14 @@ Message = dict[str, Any]
 """A chat message in the OpenAI form: `{"role": ..., "content": ...}`."""
 
 
+def is_turn(message: Message) -> bool:
+    """Return whether a message is a turn of this attempt's agent: an assistant's message with `weight: 0` is context.
+
+    Such a message (OpenAI's files of examples mark them so) repeats an earlier turn, or is of another author.
+    """
+    return message["role"] == "assistant" and message.get("weight") != 0
+
+
 class Ending(StrEnum):
     """Reason for which an episode ended."""
 
@@ -73,6 +81,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """The place at which a dialogue of an attempt begins, and the tools that it offered."""
+
+    begin: int
+    """Index of its first message in `Attempt.messages`; it ends where the next one begins."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """The finished attempt that a reward reads. It holds everything that happened, and does not change any more."""
 
@@ -89,6 +106,9 @@ class Attempt:
     """Seat of the attempt in a game; None for an environment with one seat."""
     worlds: tuple[Mapping[str, Any], ...] = ()
     """The state that `final` holds, after each round of a game whose toolkits declare any."""
+    dialogues: tuple[Opening, ...] = ()
+    """Dialogues of the attempt, in the order in which they were opened; empty where all messages are one dialogue. In
+    `messages` each is whole, and the dialogue with the latest turn is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +168,20 @@ class Event:
     """Set when the episode has ended."""
     fault: str = ""
     """Description of the failure, for BROKEN; where another seat cut the game short, which seat did so."""
+    dialogue: int = 0
+    """Number of the dialogue that goes on; a new number opens a dialogue, and `messages` is all of it."""
+    max_tokens: int | None = None
+    """Maximum tokens that the environment wishes for this turn; None without a wish."""
+    temperature: float | None = None
+    """Sampling temperature that the environment wishes for this turn; None without a wish."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenRow:
     """The tokens of an episode, exactly as the engine sampled them. This row, not the text, defines them.
 
-    An episode has one row. It has several only if the chat template rewrites earlier messages, so that a later turn
-    does not continue the row before it.
+    A dialogue has one row. It has several only if the chat template rewrites earlier messages, so that a later turn
+    does not continue the row before it. The rows of an episode are in the order of its dialogues in the messages.
     """
 
     ids: NDArray[np.int32]
@@ -187,6 +213,16 @@ class Episode:
     """Schemas of the tools that the agent was offered when the episode opened."""
     seconds: float = field(default=0.0, compare=False)
     """Wall time from `begin` to the ending."""
+
+    @property
+    def dialogues(self) -> list[tuple[tuple[Message, ...], tuple[Mapping[str, Any], ...]]]:
+        """The messages and the tools of each dialogue, in the order of the messages; one, where the attempt has one."""
+        attempt = self.attempt
+        if not attempt.dialogues:
+            return [(attempt.messages, self.tools)]
+        openings = sorted(attempt.dialogues, key=lambda opening: opening.begin)
+        ends = [*(opening.begin for opening in openings[1:]), len(attempt.messages)]
+        return [(attempt.messages[o.begin : end], o.tools) for o, end in zip(openings, ends, strict=True)]
 
     @property
     def sampled_tokens(self) -> int:

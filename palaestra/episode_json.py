@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, Task, TokenRow
+from palaestra.episode import Attempt, Call, Ending, Episode, Opening, Start, Status, Task, TokenRow
 from palaestra.plain import from_plain, to_plain
 
 _OF_CALLS: Mapping[str, Any] = {
@@ -62,6 +62,11 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
             for name, value in (("final", attempt.final), ("seat", attempt.seat), ("worlds", list(attempt.worlds)))
             if value
         },
+        **(
+            {"dialogues": [_opening_out(opening, episode) for opening in attempt.dialogues]}
+            if attempt.dialogues
+            else {}
+        ),
         "turns": attempt.turns,
         "ending": str(episode.ending),
         "reward": episode.reward,
@@ -89,6 +94,7 @@ def episode_from_json(content: Mapping[str, Any]) -> Episode:
         final=of_kind(Mapping, from_plain(content.get("final", {})), "final"),
         seat=of_kind(str | None, content.get("seat"), "seat"),
         worlds=_mappings_in(content.get("worlds", []), "worlds"),
+        dialogues=_openings_in(content),
     )
     return Episode(
         start=_start_in(start),
@@ -145,6 +151,23 @@ def _tools_in(values: Any) -> tuple[Any, ...]:
         parameters = of_kind(Mapping, function.get("parameters", {}), "parameters")
         of_kind(Mapping, parameters.get("properties", {}), "properties")
     return tools
+
+
+def _opening_out(opening: Opening, episode: Episode) -> dict[str, Any]:
+    """Return where a dialogue begins, and its tools where they are not those of the episode."""
+    different = opening.tools != episode.tools
+    return {"begin": opening.begin, **({"tools": to_plain(list(opening.tools), "tools")} if different else {})}
+
+
+def _openings_in(content: Mapping[str, Any]) -> tuple[Opening, ...]:
+    openings = tuple(
+        Opening(of_kind(int, opening["begin"], "begin"), _tools_in(opening.get("tools", content["tools"])))
+        for opening in content.get("dialogues", [])
+    )
+    begins = sorted(opening.begin for opening in openings)
+    if begins and (begins[0] != 0 or len(set(begins)) < len(begins) or begins[-1] >= len(content["messages"])):
+        raise ValueError(f"the dialogues begin at the messages {begins}, of {len(content['messages'])}")
+    return openings
 
 
 def _start_in(content: Mapping[str, Any]) -> Start:

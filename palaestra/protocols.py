@@ -11,6 +11,22 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from palaestra.episode import Ending, Event, Message, Start
 
 
+class SampledText(str):
+    """The text of a turn with its numbers of tokens; an agent without tokens sends a plain text."""
+
+    __slots__ = ("prompt_tokens", "sampled_tokens")
+    prompt_tokens: int
+    sampled_tokens: int
+
+    def __new__(cls, text: str, prompt_tokens: int, sampled_tokens: int) -> "SampledText":
+        self = super().__new__(cls, text)
+        self.prompt_tokens, self.sampled_tokens = prompt_tokens, sampled_tokens
+        return self
+
+    def __reduce__(self) -> tuple[type["SampledText"], tuple[str, int, int]]:
+        return SampledText, (str(self), self.prompt_tokens, self.sampled_tokens)
+
+
 @runtime_checkable
 class Arena(Protocol):
     """Plays up to `slots` episodes at once. `recv` returns every event, endings too."""
@@ -31,7 +47,7 @@ class Arena(Protocol):
         """Open an episode in a slot. An episode that still runs there is discarded without a reward."""
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """Send the agent's next turn to each of these slots."""
+        """Send the agent's next turn to each of these slots: a text, or a `SampledText` with its numbers of tokens."""
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """Return new events: at least `min_ready`, unless the timeout (seconds) passes or fewer are outstanding."""

@@ -187,9 +187,14 @@ def sft_rows(
     truncated = emptied = 0
     for place, episode in episodes:
         try:
-            messages = as_thought(episode.attempt.messages, chat.opened_thinking, strip_thinking)
             trained_turns = turns_that_worked(episode) if only_worked else None
-            rows = written_rows(chat, messages, episode.tools, trained_turns)
+            rows = [
+                row
+                for messages, tools in episode.dialogues
+                for row in written_rows(
+                    chat, as_thought(messages, chat.opened_thinking, strip_thinking), tools, trained_turns
+                )
+            ]
         except PalaestraError as error:
             raise UsageError(f"{place}: {error}") from error
         except Exception as error:  # Templates raise arbitrary errors for a dialogue that they do not support.

@@ -68,7 +68,7 @@ class ProcessEngine:
         self._live: dict[int, Request] = {}
         self._ready: list[Completion] = []
         self._sampled, self._sampled_before = 0, 0
-        self._paused = self._released = False
+        self._paused = self.released = False
         self._deaths = 0
         self._received_at = 0.0
         self._last_output = ""
@@ -149,11 +149,11 @@ class ProcessEngine:
     def release(self) -> None:
         """Free the child's cache. Sampling stops until `reclaim`."""
         self._call("release")
-        self._released = True
+        self.released = True
 
     def reclaim(self) -> None:
         """Allow sampling after `release`. The child's cache grows again when rows need it."""
-        self._released = False
+        self.released = False
         self._call("reclaim")
 
     @property
@@ -201,7 +201,7 @@ class ProcessEngine:
         self._ask("weights", str(self._weights), self.version)
         if self._paused:
             self._ask("pause", "keep")
-        if self._released:
+        if self.released:
             self._ask("release")
         for ticket, request in self._live.items():
             self._send("submit", ticket, request)
@@ -253,7 +253,7 @@ class ProcessEngine:
             message = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
         except queue.Empty:
             silent = time.monotonic() - self._received_at
-            if self._live and not (self._paused or self._released) and silent > self._deadline:
+            if self._live and not (self._paused or self.released) and silent > self._deadline:
                 raise _Died from None
             return None
         if message is None:

@@ -62,7 +62,7 @@ class TorchEngine(CacheScheduler):
         self._stops = frozenset(stops)
         self._head, self._packed = head_of(model), PackedLayers(model, precision)
         self._ready: list[Completion] = []
-        self._paused = self._released = False
+        self._paused = self.released = False
 
     @property
     def shares_weights(self) -> bool:
@@ -82,7 +82,7 @@ class TorchEngine(CacheScheduler):
     @property
     def busy(self) -> bool:
         """Return whether `poll` has work to do."""
-        return not (self._paused or self._released) and bool(self._queue or self._running())
+        return not (self._paused or self.released) and bool(self._queue or self._running())
 
     def submit(self, request: Request) -> int:
         """Queue a turn and return its ticket."""
@@ -94,7 +94,7 @@ class TorchEngine(CacheScheduler):
     def poll(self, timeout: float = 0.0) -> list[Completion]:
         """Admit waiting turns, sample for every running turn, and return the turns that ended."""
         done = self.collect()
-        if not (self._paused or self._released):
+        if not (self._paused or self.released):
             self._admit()
             done += self._step()
         return done
@@ -147,7 +147,7 @@ class TorchEngine(CacheScheduler):
         """Stop sampling until `resume`."""
         if mode == "abort":
             self._requeue(self._running())
-        elif mode == "wait" and not (self._paused or self._released):
+        elif mode == "wait" and not (self._paused or self.released):
             while self._running():
                 self._ready += self._step()
         self._paused = True
@@ -163,11 +163,11 @@ class TorchEngine(CacheScheduler):
             slot.forget()
         self._cache.free()
         self._packed.drop()
-        self._released = True
+        self.released = True
 
     def reclaim(self) -> None:
         """Allow sampling after `release`. The cache grows again when rows need it."""
-        self._released = False
+        self.released = False
 
     def health(self) -> str:
         """Return "": a model in this process cannot be unreachable, and its other errors are raised by `poll`."""

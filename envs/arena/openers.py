@@ -16,11 +16,10 @@ from palaestra.envs.arena.by_rule import ByRule
 from palaestra.envs.arena.foreign import Foreign
 from palaestra.envs.arena.foreign_kinds import AECMachine, GymnasiumMachine, ParallelMachine
 from palaestra.envs.arena.mixed import MixedArena
-from palaestra.envs.arena.opening import make_author, spec_of
+from palaestra.envs.arena.opening import machine_of, make_author, spec_of
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.arena.ray import RayArena
 from palaestra.envs.arena.vector import ToolVectorEnv
-from palaestra.envs.core.machine import Machine
 from palaestra.errors import UnknownId, UsageError
 from palaestra.mixture import environments, read_mixture
 from palaestra.options import OF_ARENAS
@@ -66,10 +65,10 @@ def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) ->
         seat = author_options.pop("seat", None)
         spec = spec_of(make_author(entry[0], author_options, env_id), as_registered(name))
         if seat is None:
-            return lambda: Machine(spec)
+            return lambda: machine_of(spec)
         if spec.solo:
             raise UsageError(f"{env_id} has one seat; expected no option seat={seat!r}")
-        return lambda: ByRule(Machine(spec), seat, demonstrator(name))
+        return lambda: ByRule(machine_of(spec), seat, demonstrator(name))
     if name in gymnasium.registry:
         return _of_gymnasium(name, dict(options), timeout)
     if in_pettingzoo(name):

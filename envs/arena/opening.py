@@ -13,6 +13,8 @@ from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.data.rows import require_file
 from palaestra.envs.data.task_files import load_tasks
+from palaestra.envs.harness.author import Harness
+from palaestra.envs.harness.machine import HarnessMachine
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UnknownId, UsageError
 from palaestra.options import FORMAT, OF_ARENAS, refuse_mistyped, refuse_unknown
@@ -67,6 +69,11 @@ def spec_of(author: ToolEnv, name: str = "") -> Spec:
     return Spec(author, tasks_of, name)
 
 
+def machine_of(spec: Spec) -> Machine:
+    """Return a machine that plays the author's object of this Spec."""
+    return HarnessMachine(spec) if isinstance(spec.author, Harness) else Machine(spec)
+
+
 def require_tasks_file(author: ToolEnv) -> None:
     """Raise an error if the author's object names a file of tasks that does not exist."""
     if author._tasks_file is not None:
@@ -81,4 +88,4 @@ def open_machine(env_id: str, options: Mapping[str, Any]) -> Machine:
     entry_point, registered_with = entry
     author_options = {name: value for name, value in {**registered_with, **options}.items() if name not in OF_ARENAS}
     name = as_registered(env_id.rpartition(":")[2])
-    return Machine(spec_of(make_author(entry_point, author_options, env_id), name))
+    return machine_of(spec_of(make_author(entry_point, author_options, env_id), name))

@@ -6,7 +6,7 @@ Left out: observations and infos, which each interface makes itself.
 from typing import Any, Self
 
 from palaestra.envs.arena.driving import release
-from palaestra.envs.arena.opening import require_tasks_file, spec_of
+from palaestra.envs.arena.opening import machine_of, require_tasks_file, spec_of
 from palaestra.envs.core import branches
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.branches import Snapshot
@@ -37,7 +37,7 @@ class SingleEpisode:
     def machine(self) -> Machine:
         """Machine that plays its episodes; created at the first use, so that an idle environment is small."""
         if self._machine is None:
-            self._machine = Machine(spec_of(self.author, self._id))
+            self._machine = machine_of(spec_of(self.author, self._id))
         return self._machine
 
     def close(self) -> None:

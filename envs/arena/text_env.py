@@ -67,7 +67,8 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
         """Schemas of the agent's tools, in the OpenAI form."""
-        return self.machine.spec.offers[None].schemas
+        state = self.machine.state
+        return self.machine.spec.offers[None].schemas if state is None else state.seats[None].schemas
 
     @property
     def is_open(self) -> bool:
@@ -149,7 +150,11 @@ class TextEnv(SingleEpisode, gymnasium.Env[str, str]):
         }
         if opening:
             spec = self.machine.spec
-            info |= {"tools": spec.offers[None].described, "system": spec.system[None], "task": event.start.task}
+            info |= {
+                "tools": spec.offers[None].described_by(event.tools),
+                "system": spec.system[None],
+                "task": event.start.task,
+            }
         return info
 
 

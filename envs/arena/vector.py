@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from palaestra import formats
 from palaestra.envs.arena.arena import LocalArena
-from palaestra.envs.arena.opening import make_author, spec_of
+from palaestra.envs.arena.opening import machine_of, make_author, spec_of
 from palaestra.envs.arena.single import require_author
 from palaestra.envs.arena.text_env import TextEnv, check_options, draw_start
 from palaestra.envs.core.author import ToolEnv
-from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.space import TEXT
 from palaestra.envs.core.transcript import fresh, joined, stack, transcript
 from palaestra.episode import Ending, Event, Message
@@ -47,7 +46,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
         self.num_envs = num_envs
         self._author = spec_of(author, env_id)
         LocalArena.__init__(
-            self, {"": lambda: Machine(self._author)}, num_envs, name=self._author.name, ordered=ordered,
+            self, {"": lambda: machine_of(self._author)}, num_envs, name=self._author.name, ordered=ordered,
             max_workers=max_workers,
         )  # fmt: skip
         self.render_mode = render_mode
@@ -174,7 +173,7 @@ class ToolVectorEnv(LocalArena, VectorEnv[tuple[str, ...], Sequence[str | None],
             "fault": [event.fault for event in events],
         }
         if opening:
-            infos["tools"] = [spec.offers[None].described] * len(events)
+            infos["tools"] = [spec.offers[None].described_by(event.tools) for event in events]
             infos["system"] = [spec.system[None]] * len(events)
             infos["task"] = [event.start.task for event in events]
         return stack(slots, infos, self.num_envs)

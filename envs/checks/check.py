@@ -40,6 +40,7 @@ from palaestra.envs.checks.settings import require_given, require_known, require
 from palaestra.envs.checks.state_left_behind import changed, living
 from palaestra.envs.checks.trials import MIN_EPISODES, Subject
 from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.harness import Harness
 from palaestra.episode import Ending, Event, Message
 from palaestra.errors import MissingExtra, UsageError
 
@@ -165,8 +166,9 @@ def hostile_turns(subject: Subject) -> None:
             require(event.ending is not Ending.BROKEN, f"{where} ended an episode broken: {event.fault}")
             answered = formats.get(chair.format).parse(text, chair.schemas).is_answer
             ended = event.ending is Ending.ANSWERED
+            judges = chair.spec.has_user or isinstance(chair.author, Harness)  # They decide what is an answer.
             require(
-                chair.of or chair.spec.has_user or ended == answered,
+                chair.of or judges or ended == answered,
                 f"{where}: answered is {ended}, expected {answered}",
             )
             require(answered or event.ending or event.messages, f"{where} got no observation")

@@ -157,7 +157,9 @@ class Chair:
         self.machine, self.spec, self.seat = machine, machine.spec, seat
         self._playable: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
         self.messages: list[Message] = []
-        """Messages of this episode, from and to the seat."""
+        """Messages of this episode, from and to the seat; where it has several dialogues, of the one that goes on."""
+        self._dialogue, self._others = 0, dict[int, list[Message]]()
+        """Number of the dialogue that goes on, and the messages of the others."""
         self.author = machine.spec.author
         self.format = self.author.format
         self.max_turns, self.max_turn_calls = self.spec.max_turns, self.spec.max_turn_calls
@@ -184,7 +186,7 @@ class Chair:
 
     def begin(self, task: int = 0, seed: int = 0, problem: Task | None = None) -> Event:
         """Open an episode and return the seat's first event; raise Broken if the episode cannot begin."""
-        self.messages = []
+        self.messages, self._dialogue, self._others = [], 0, {}
         start = Start(task % self.machine.task_count, seed)
         event = self._receive(self._playable.open({None: start}, problem))
         require_unbroken(event)
@@ -250,6 +252,9 @@ class Chair:
 
     def _receive(self, reply: Any) -> Event:
         event = settle(self._playable, reply)[None]
+        if event.ending is None and event.dialogue != self._dialogue:
+            self._others[self._dialogue] = self.messages
+            self._dialogue, self.messages = event.dialogue, self._others.pop(event.dialogue, [])
         self.messages += event.messages
         return event
 

@@ -60,7 +60,8 @@ class ToolEnv:
     """Makers of the toolkits of an episode: their classes, or functions without arguments."""
     deadlines: Mapping[str, float] = {}
     """Timeouts in seconds: `start` of a toolkit (60), an `async def user` or `reward` (60), `final` and `close` of a
-    toolkit (10). A timeout ends the episode BROKEN, except that of `close`."""
+    toolkit (10), `run` of a harness to its next request (120). A timeout ends the episode BROKEN, except that of
+    `close`."""
     chance: float | Mapping[str, float] = 0.0
     """Success rate of guessing, for `check`; a property if it depends on the options. In a game, by seat."""
     ceiling: float | Mapping[str, float] | None = None

@@ -59,6 +59,8 @@ def take(machine: Machine) -> Snapshot:
         raise UsageError(f"snapshot: no episode of {name} runs; call reset (or open) first")
     if state.out:
         raise UsageError("snapshot in the middle of a turn; take it before a turn or after its results")
+    if type(machine) is not Machine:
+        raise UsageError(f"{name} is a harness: its program cannot be copied, so there is no snapshot of it")
     kits = [kit for _, kit in machine.kits.instances or ()]
     _require_snapshots(name, kits)
     changed = _changed(machine, state)
@@ -114,7 +116,7 @@ def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:
     children: list[Machine] = []
     try:
         for index in range(count):
-            child = Machine(machine.spec)
+            child = type(machine)(machine.spec)
             children.append(child)
             put(child, snapshot)
             if own_noise:

@@ -18,7 +18,9 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 WHOLE = "all"
 """Name of the split that is a whole file of tasks."""
-DEADLINES: Mapping[str, float] = {"start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0, "user": 60.0}
+DEADLINES: Mapping[str, float] = {
+    "start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0, "user": 60.0, "run": 120.0,
+}  # fmt: skip
 """Default timeouts, in seconds."""
 
 _BY_SEAT = ("system", "seat_tools", "chance", "ceiling")

@@ -88,7 +88,7 @@ class Machine:
         parsed = spec.parse(text, dialogue.schemas)
         dialogue.turns += 1
         dialogue.left -= 1
-        dialogue.messages.append({"role": "assistant", "content": text})
+        dialogue.messages.append({"role": "assistant", "content": str(text)})
         dialogue.delivered = len(dialogue.messages)
         if not (written := parsed.calls):
             if not spec.has_user:

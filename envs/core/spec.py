@@ -34,6 +34,10 @@ class Offer:
         self.described = json.dumps(self.schemas, ensure_ascii=False)
         """The schemas as text: Gymnasium forbids dicts shared between infos."""
 
+    def described_by(self, schemas: tuple[Mapping[str, Any], ...]) -> str:
+        """Return the schemas of an event as text: those of this offer, or those that a harness offers."""
+        return self.described if schemas is self.schemas else json.dumps(schemas, ensure_ascii=False)
+
 
 def _waits(method: Any) -> bool:
     """Return whether a method, or an object in its place, is declared to wait: an `async def`, or `waits` is True."""

@@ -10,7 +10,7 @@ from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.calls import clean, clip_call
 from palaestra.envs.core.course import Course
 from palaestra.envs.running.work import Pending, Work
-from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Status, Task
+from palaestra.episode import Attempt, Call, Ending, Event, Message, Opening, Start, Status, Task
 from palaestra.errors import UsageError
 
 Seat = str | None
@@ -23,7 +23,9 @@ Events = dict[Seat, Event]
 class Dialogue:
     """Messages, calls and answer of one seat in an episode."""
 
-    __slots__ = ("answer", "busy", "calls", "delivered", "left", "messages", "schemas", "slot", "start", "turns")
+    __slots__ = (
+        "answer", "busy", "calls", "delivered", "dialogues", "left", "messages", "schemas", "slot", "start", "turns",
+    )  # fmt: skip
 
     def __init__(
         self, start: Start, slot: int, messages: list[Message], schemas: tuple[Mapping[str, Any], ...] = ()
@@ -32,6 +34,8 @@ class Dialogue:
         """`slot` is the slot of the arena that its events name, `schemas` describe the tools of the seat."""
         self.calls: list[Call] = []
         self.answer: str | None = None
+        self.dialogues: tuple[Opening, ...] = ()
+        """Dialogues within the messages of a harness; empty where they are one."""
         self.turns = self.delivered = self.left = 0
         """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
         while it is to move."""
@@ -98,7 +102,7 @@ class Expected(NamedTuple):
     """Purpose of a Pending: the step of an episode that continues when its jobs are done."""
 
     role: str
-    """One of start, calls, user, world, final, end and closing."""
+    """One of start, calls, user, asked (of a harness), world, final, end and closing."""
     state: "EpisodeState | None"
     seat: Seat = None
     items: Any = None
@@ -174,8 +178,9 @@ class EpisodeState:
         worlds = () if self.course is None else self.course.worlds
         messages = dialogue.start.without_prefix(dialogue.messages)
         return Attempt(
-            self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds
-        )
+            self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds,
+            dialogue.dialogues,
+        )  # fmt: skip
 
 
 def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:

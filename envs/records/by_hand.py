@@ -17,6 +17,7 @@ from typing import Any
 from palaestra.envs.arena.by_rule import spoken
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.openers import open_playable
+from palaestra.envs.arena.opening import machine_of
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.arena.text_env import draw_start
 from palaestra.envs.core import branches
@@ -163,7 +164,7 @@ class ByHand:
         try:
             (twin,) = branches.fork(machine, 1, own_noise=False)
         except UsageError:
-            return self._cut_off_twin(Machine(machine.spec), seat, self._final_now())
+            return self._cut_off_twin(machine_of(machine.spec), seat, self._final_now())
         try:
             return settle(twin, twin.stop(Ending.LENGTH_LIMIT, seat))
         finally:

@@ -5,6 +5,8 @@ states of toolkits are taken from the record. So an identical replay proves that
 environment has not changed, and that its reward depends on the Attempt alone. A reward with a judge calls the judge
 again, so its replay is identical only if the judge answers the same.
 
+A harness has no recorded outcomes: it runs again, and gets the recorded turns as answers.
+
 A game is run with all of its seats. If demonstrators played the other seats (`seat=NAME`), they play again, and their
 tools run: they depend only on task, seed and turn, unless the recorded seat changed a toolkit that they share. Left
 out: foreign environments, whose internals are not visible, and which records are one game (`gathering`).
@@ -18,10 +20,10 @@ from palaestra.envs.arena.by_rule import SeatRule, spoken
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.core.calls import Prepared
 from palaestra.envs.core.machine import Machine, MachineReply
-from palaestra.envs.core.state import Events, Expected, Seat
+from palaestra.envs.core.state import Dialogue, Events, Expected, Seat
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Pending
-from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status
+from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, is_turn
 
 MAX_BY_RULE = 10_000
 """Maximum turns of demonstrators in a row: one that never lets another seat act must not hang a replay."""
@@ -49,7 +51,7 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | 
                 who, event = _of(seat), events[seat]
                 if event.ending is Ending.BROKEN:
                     raise Difference(f"ending{who}", episode.ending, event.fault)
-                for name in ("calls", "answer", "turns", "final", "worlds"):
+                for name in ("calls", "answer", "turns", "final", "worlds", "dialogues"):
                     same(name + who, getattr(episode.attempt, name), getattr(event.attempt, name))
                 for name in ("ending", "fault", "reward", "parts"):
                     same(name + who, getattr(episode, name), getattr(event, name))
@@ -112,18 +114,29 @@ def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | N
                 turn, ruled = (seat, spoken(rule, machine, seat, first.start)), ruled + 1
                 break
             if seat_state.left and turn is None and seat in episodes:
-                at, recorded_messages = (
-                    len(seat_state.messages) - len(seat_state.start.prefix),
-                    episodes[seat].attempt.messages,
-                )
-                if (
-                    at < len(recorded_messages) - _is_cut(seat, episodes[seat])
-                    and recorded_messages[at]["role"] == "assistant"
-                ):
-                    turn, ruled = (seat, recorded_messages[at]["content"]), 0
+                text = _recorded_turn(seat_state, episodes[seat])
+                turn, ruled = (None, ruled) if text is None else ((seat, text), 0)
         if turn is None:
             return
         yield turn
+
+
+def _recorded_turn(state: Dialogue, episode: Episode) -> str | None:
+    """Return the recorded turn that follows in the dialogue whose turn it is; None if none was recorded."""
+    attempt = episode.attempt
+    number = max(range(len(state.dialogues)), key=lambda other: state.dialogues[other].begin, default=0)
+    place = len(state.messages) - len(state.start.prefix)
+    end = len(attempt.messages) - _is_cut(attempt.seat, episode)
+    if state.dialogues:
+        place -= state.dialogues[number].begin
+    if attempt.dialogues:
+        if number >= len(attempt.dialogues):
+            return None
+        begin = attempt.dialogues[number].begin
+        place += begin
+        end = min([end, *(opening.begin for opening in attempt.dialogues if opening.begin > begin)])
+    message = attempt.messages[place] if place < end else {"role": ""}
+    return str(message["content"]) if is_turn(message) else None
 
 
 class Outcomes:
@@ -160,6 +173,12 @@ class Outcomes:
             reply = recorded[place] if place < len(recorded) else {}
             if reply.get("role") == "user" and (state.course is None or reply.get("name") == "user"):
                 works[0].value = reply["content"]
+            return pending
+        if expected.role == "asked":  # A harness runs again; a broken one is not awaited again.
+            if self.broken and state.seats[None].turns >= any_seat.turns:
+                works[0].late = True
+            else:
+                wait_for(pending)
             return pending
         if expected.role in ("world", "final"):
             works[0].value = any_seat.final

@@ -161,18 +161,18 @@ def wait_for(pending: Pending, env_id: str = "") -> None:
         raise
 
 
-_shared: Runner | None = None
+_shared: dict[str, Runner] = {}
 _processes: Crew | None = None
 _shared_lock = threading.Lock()
 
 
-def shared_runner() -> Runner:
-    """Return the runner of environments that are stepped one by one."""
-    global _shared
+def shared_runner(name: str = "", max_workers: int = 64) -> Runner:
+    """Return the runner of that name, with a loop and threads of its own; "" is that of environments that are stepped
+    one by one."""
     with _shared_lock:
-        if _shared is None:
-            _shared = Runner(max_workers=64)
-        return _shared
+        if name not in _shared:
+            _shared[name] = Runner(max_workers)
+        return _shared[name]
 
 
 def _shared_processes() -> Crew:
@@ -193,7 +193,7 @@ def _after_fork() -> None:
     """Reset this module in a forked child, which has none of the parent's threads and starts its own."""
     global _shared, _processes, _shared_lock
     _shared_lock = threading.Lock()
-    _shared = _processes = None
+    _shared, _processes = {}, None
     for limit in LIMITS:
         limit.after_fork()
 

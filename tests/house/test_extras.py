@@ -33,7 +33,9 @@ def palaestra(python: Path, folder: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-@pytest.mark.parametrize("extra", ["", *(name for name in EXTRAS if name not in ("dev", "docs", "test", "vllm"))])
+@pytest.mark.parametrize(
+    "extra", ["", *(name for name in EXTRAS if name not in ("dev", "docs", "openai", "test", "vllm"))]
+)
 def test_every_command_works_or_names_the_extra_that_it_needs(extra: str, wheel: Path, tmp_path: Path) -> None:
     python = bare_python(tmp_path / "venv", wheel, [extra] if extra else [])
     answers_as_it_should(python, tmp_path, extra)

@@ -83,7 +83,7 @@ RULES = (
         "palaestra.envs",
         ("palaestra.envs", *FRONT),
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
-        frozenset({"rich", "pyarrow", "docker", "httpx", "httpcore", "h11", "starlette", "uvicorn", "ray"})
+        frozenset({"rich", "pyarrow", "docker", "httpx", "httpcore", "h11", "starlette", "uvicorn", "ray", "openai"})
         | MCP
         | GRADING
         | WEB,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.agents import Chat
-from palaestra.episode import Ending, Episode, TokenRow
+from palaestra.episode import Ending, Episode, TokenRow, is_turn
 from palaestra.errors import UsageError
 from palaestra.trainers.audit.audit_findings import AuditFinding, place_of
 
@@ -106,7 +106,7 @@ def length_findings(episodes: Sequence[Episode], longest: int, turn: int) -> Ite
 
 def text_findings(episode: Episode, chat: Chat) -> Iterator[AuditFinding]:
     """Check that the sampled ids, decoded, equal the texts of the assistant's messages, turn by turn."""
-    messages = [message for message in episode.attempt.messages if message["role"] == "assistant"]
+    messages = [message for message in episode.attempt.messages if is_turn(message)]
     texts = [str(message.get("content") or "") for message in messages]
     decoded = [chat.decode(row.ids[begin:end].tolist()) for row in episode.rows for begin, end in spans(row.sampled)]
     texts, decoded = [text for text in texts if text], [text for text in decoded if text]
@@ -129,10 +129,10 @@ def prompt_findings(episode: Episode, chat: Chat) -> Iterator[AuditFinding]:
     # A template with the current date shows another one by now.
     if "strftime_now" in str(chat.tokenizer.chat_template):
         return
-    messages, row = episode.attempt.messages, episode.rows[0]
-    first_turn = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    (messages, tools), row = episode.dialogues[0], episode.rows[0]
+    first_turn = next((i for i, message in enumerate(messages) if is_turn(message)), len(messages))
     try:
-        opening = chat.opening(messages[:first_turn], episode.tools)
+        opening = chat.opening(messages[:first_turn], tools)
     except UsageError:  # Another template that cannot render these messages.
         return
     first = int(row.sampled.argmax()) if row.sampled.any() else len(row)

@@ -13,7 +13,7 @@ from typing import Any
 from palaestra import formats
 from palaestra.agents.dialect import AUTO, template_format
 from palaestra.agents.tool_prompt import lacks_tools
-from palaestra.episode import Ending, Episode
+from palaestra.episode import Ending, Episode, is_turn
 from palaestra.errors import PalaestraError, UnknownId, UsageError
 from palaestra.reading import RecordReader, episode_files
 from palaestra.record import Record
@@ -77,7 +77,7 @@ def demonstrations(files: Sequence[str]) -> Demonstrations:
 
 def unfit(episode: Episode) -> str:
     """Return the reason why an episode cannot be imitated, as the end of a sentence; "" if it can be."""
-    turns = [message for message in episode.attempt.messages if message["role"] == "assistant"]
+    turns = [message for message in episode.attempt.messages if is_turn(message)]
     if episode.reward is None:
         return "are BROKEN"
     # Its last turn was cut off. Imitation would teach the agent to stop there.

@@ -6,7 +6,7 @@ module: the choice of episodes (`demonstrations`).
 
 from collections.abc import Sequence
 
-from palaestra.episode import Episode, Message, Status
+from palaestra.episode import Episode, Message, Status, is_turn
 
 
 def as_thought(messages: Sequence[Message], opened: str, strip: bool) -> list[Message]:
@@ -16,7 +16,7 @@ def as_thought(messages: Sequence[Message], opened: str, strip: bool) -> list[Me
     turn without thinking the block is closed at once, because the response would else be learned as a thought.
     """
     return [
-        {**message, "content": _turn(message["content"], opened, strip)} if message["role"] == "assistant" else message
+        {**message, "content": _turn(message["content"], opened, strip)} if is_turn(message) else message
         for message in messages
     ]
 
@@ -38,12 +38,12 @@ def turns_that_worked(episode: Episode) -> frozenset[int] | None:
     """
     messages, calls = episode.attempt.messages, list(episode.attempt.calls)
     results = sum(message["role"] == "tool" for message in messages)
-    if results != len(calls):
+    if results != len(calls) or episode.attempt.dialogues:
         return None
-    worked = {place for place, message in enumerate(messages) if message["role"] == "assistant"}
+    worked = {place for place, message in enumerate(messages) if is_turn(message)}
     turn = -1
     for place, message in enumerate(messages):
-        if message["role"] == "assistant":
+        if is_turn(message):
             turn = place
         elif message["role"] == "tool" and calls.pop(0).status is not Status.OK:
             worked.discard(turn)

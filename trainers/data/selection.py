@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise, takewhile
 
-from palaestra.episode import Status
+from palaestra.episode import Status, is_turn
 from palaestra.errors import ConfigError
 from palaestra.record import Record
 
@@ -151,13 +151,13 @@ def best(records: Sequence[Record], top_k: int, score: Score = reward) -> list[R
 def _length(record: Record, in_tokens: bool) -> int:
     if in_tokens:
         return record.episode.sampled_tokens
-    return sum(len(str(m.get("content"))) for m in record.episode.attempt.messages if m["role"] == "assistant")
+    return sum(len(str(m.get("content"))) for m in record.episode.attempt.messages if is_turn(m))
 
 
 def _spoken(record: Record) -> tuple[object, ...]:
     """Return a key made of all messages before the agent's first turn, and of its turns."""
     messages = record.episode.attempt.messages
-    prompt = takewhile(lambda message: message["role"] != "assistant", messages)
-    turns = (message for message in messages if message["role"] == "assistant")
+    prompt = takewhile(lambda message: not is_turn(message), messages)
+    turns = filter(is_turn, messages)
     contents = ((message["role"], message.get("content")) for message in (*prompt, *turns))
     return tuple((role, content if isinstance(content, str) else repr(content)) for role, content in contents)

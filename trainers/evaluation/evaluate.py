@@ -123,7 +123,7 @@ def evaluate(
     starts = held_out_starts(task_list, samples, seed, ranks)
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
-    playing = play(agent, arena, seated(starts, table), limits=limits, temperature=temperature)
+    playing = play(agent, arena, seated(starts, table), limits=limits, temperature=temperature, obey_temperature=True)
     with closing(playing):
         for episode in playing:
             episodes.append(episode)

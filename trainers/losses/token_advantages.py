@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.episode import Episode, Status
+from palaestra.episode import Episode, Status, is_turn
 from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.losses.group_advantages import Advantages, Floats, group_advantages, less_baseline, returns
 from palaestra.trainers.validation import NOT_NEGATIVE, SHARE, check_fields
@@ -122,11 +122,14 @@ class TurnAdvantage:
 
 
 def served_by_turn(episode: Episode) -> list[float | None]:
-    """Return, for each turn of the agent, the share of its calls that succeeded; None for a turn without calls."""
+    """Return, for each turn of the agent, the share of its calls that succeeded; None for a turn without calls, and
+    where the messages are several dialogues, which do not tell whose call a result is of."""
+    if episode.attempt.dialogues:
+        return [None] * sum(map(is_turn, episode.attempt.messages))
     shares: list[float | None] = []
     calls = iter(episode.attempt.calls)
     for message in episode.attempt.messages:
-        if message["role"] == "assistant":
+        if is_turn(message):
             shares.append(None)
             call_count, served = 0, 0
         elif message["role"] == "tool" and shares:

@@ -77,9 +77,11 @@ def overlong(length: int, longest: int, cache: int) -> float:
 
 
 def response_length(episode: Episode) -> int:
-    """Return the number of tokens after the prompt, tool results included."""
+    """Return the number of tokens after the prompt, tool results included; of several dialogues, their sum."""
     if not episode.rows:
         return 0
+    if episode.attempt.dialogues:  # Each of its rows has a prompt of its own.
+        return sum(len(row) - int(row.sampled.argmax()) for row in episode.rows if row.sampled.any())
     first, last = episode.rows[0], episode.rows[-1]
     prompt = int(first.sampled.argmax()) if first.sampled.any() else len(first)
     return len(last) - prompt

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from palaestra import formats
 from palaestra.agents import Chat, TokenLimits, play
-from palaestra.agents.conversation import written_rows
+from palaestra.agents.conversation import episode_rows
 from palaestra.agents.local_model import LocalModel, find_device, serve
 from palaestra.agents.policies.table import in_every_seat, trained_engines
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
@@ -116,7 +116,7 @@ def cold_start(
         chat, agents = Chat(tokenizer), _tiny_agents(tokenizer, config, find_device(device_name), slots, seed)
     else:
         chat, agents = model.agent.chat or Chat(model.tokenizer), iter([model])
-    rows_of = [written_rows(chat, episode.attempt.messages, episode.tools) for episode in demonstrations]
+    rows_of = [episode_rows(chat, episode) for episode in demonstrations]
     if note := _too_long(demonstrations, rows_of, limits, measure, config.imitation_gate):
         on_progress(Progress("demonstrations", len(demonstrations), total, note=note))
     rows = [row for rows in rows_of for row in rows]

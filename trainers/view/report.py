@@ -39,7 +39,10 @@ def save_curve(path: Path, title: str, curves: Mapping[str, Sequence[float]]) ->
 
 def transcript(episode: Episode) -> str:
     """Return an episode as text, message by message, with its reward parts."""
-    lines = [f"{message['role']:>9}  {_shown(message['content'])}" for message in episode.attempt.messages]
+    lines = []
+    for messages, _ in episode.dialogues:
+        lines += ["dialogue"] * bool(episode.attempt.dialogues)
+        lines += [f"{message['role']:>9}  {_shown(message['content'])}" for message in messages]
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.parts.items())
     expected = episode.attempt.task.answer
     lines.append(f"{'ending':>9}  {episode.ending}: {parts or episode.fault} (expected {expected!r})")

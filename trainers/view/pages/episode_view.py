@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.episode import Call, Episode, Message, Status, TokenRow
+from palaestra.episode import Call, Episode, Message, Status, TokenRow, is_turn
 from palaestra.record import Record
 from palaestra.trainers.reward.judge_agreement import labelled_episode
 
@@ -70,7 +70,8 @@ def content(record: Record) -> dict[str, Any]:
     attempt = episode.attempt
     trainer_logprobs = () if lesson is None else lesson.trainer_logprobs
     return {
-        "messages": [_message(message) for message in episode.start.as_seen(attempt.messages)],
+        "messages": [_message(message) for message in _messages(episode)],
+        "dialogues": len(episode.dialogues),
         "prefix": _opening(episode),
         "earlier": len(episode.start.prefix),
         "calls": [_call(call) for call in attempt.calls],
@@ -91,8 +92,7 @@ def content(record: Record) -> dict[str, Any]:
 def texts(record: Record) -> list[str]:
     """Return the texts that a full-text search covers."""
     attempt = record.episode.attempt
-    messages = record.episode.start.as_seen(attempt.messages)
-    texts_found = [_message(message)["text"] for message in messages]
+    texts_found = [_message(message)["text"] for message in _messages(record.episode)]
     for call in attempt.calls:
         texts_found += [call.name, call.text, *(text for pair in pairs(call.arguments) for text in pair)]
     texts_found += [as_text(value) for lesson in record.lessons for value in lesson.remarks.values()]
@@ -137,6 +137,17 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
 
 
+def _messages(episode: Episode) -> list[Message]:
+    """Return the messages as the agent saw them; where they are several dialogues, a line at the beginning of each."""
+    dialogues = episode.dialogues
+    if len(dialogues) == 1:
+        return list(episode.start.as_seen(episode.attempt.messages))
+    messages: list[Message] = []
+    for number, (dialogue, _) in enumerate(dialogues, start=1):
+        messages += [{"role": "dialogue", "content": f"{number} of {len(dialogues)}"}, *dialogue]
+    return messages
+
+
 def _message(message: Message) -> dict[str, Any]:
     text = message.get("content")
     if isinstance(text, list):  # Content may be a list of parts: text and images.
@@ -147,6 +158,7 @@ def _message(message: Message) -> dict[str, Any]:
     others = {name: value for name, value in message.items() if name not in ("role", "content", "name")}
     return {
         "role": as_text(message.get("role", "")),
+        "turn": message.get("role") == "assistant" and is_turn(message),
         "name": as_text(message.get("name") or ""),
         "text": "" if text is None else as_text(text),
         "others": pairs(others),
@@ -155,10 +167,10 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _opening(episode: Episode) -> int:
     """Return the number of messages before the first turn of the agent: system, prompt and prefix."""
-    messages, prefix = episode.attempt.messages, len(episode.start.prefix)
+    messages, prefix = _messages(episode), len(episode.start.prefix)
     if prefix:  # The prefix may hold turns of an earlier attempt, so the first assistant message is no guide.
         return prefix + 1 + (messages[0].get("role") == "system")
-    return next((i for i, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
+    return next((i for i, message in enumerate(messages) if is_turn({"role": "", **message})), len(messages))
 
 
 def _call(call: Call) -> dict[str, Any]:

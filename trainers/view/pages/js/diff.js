@@ -24,7 +24,7 @@ async function diffView(here) {
 }
 
 function sameWords(content, messages, same) {
-  const turn = messages.slice(content.prefix, same).filter((message) => message.role === "assistant").length + 1;
+  const turn = messages.slice(content.prefix, same).filter((message) => message.turn).length + 1;
   const before = same ? `The first ${plural(same, "message")} are the same; ` : "";
   return `${before}they part at message ${same + 1}, turn ${turn} of the agent.`;
 }

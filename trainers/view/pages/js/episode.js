@@ -6,9 +6,9 @@ function turnsOf(content) {
   let next = 0;
   content.messages.forEach((message, index) => {
     if (index < content.prefix) return;
-    if (message.role === "assistant") turns.push({ number: turns.length + 1, message, index, calls: [], after: [] });
+    if (message.turn) turns.push({ number: turns.length + 1, message, index, calls: [], after: [] });
     else if (!turns.length) return;
-    else if (message.role === "tool" && next < content.calls.length) turns[turns.length - 1].calls.push({ ...content.calls[next++], told: message.text });
+    else if (message.role === "tool" && content.dialogues === 1 && next < content.calls.length) turns[turns.length - 1].calls.push({ ...content.calls[next++], told: message.text });
     else turns[turns.length - 1].after.push(message);
   });
   if (turns.length) turns[turns.length - 1].calls.push(...content.calls.slice(next).map((call) => ({ ...call, told: null })));

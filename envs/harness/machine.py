@@ -1,0 +1,176 @@
+"""HarnessMachine: a machine whose world between two turns is the author's harness.
+
+    FREE -open-> [run: news] -> ASKED -act-> [run: news] -> ASKED ...      [run: news] waits for the next request
+                     |  the harness has returned or raised, turn limit, deadline
+                     v
+                 as in Machine: [final state] -> [verdicts] -> OVER
+
+Whatever ends the episode, the harness is stopped and its address refused. Left out: dialogues (`world`), HTTP
+(`server`), and running the harness (`program`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from palaestra import formats
+from palaestra.envs.core import ending as outcome
+from palaestra.envs.core.kits import is_permanent
+from palaestra.envs.core.machine import Machine, MachineReply
+from palaestra.envs.core.spec import Spec
+from palaestra.envs.core.state import EpisodeState, Seat, not_open
+from palaestra.envs.harness.program import answer_of, start
+from palaestra.envs.harness.server import server_here
+from palaestra.envs.harness.world import Over, Turn, World
+from palaestra.envs.running.work import Pending, Work, WorkMode
+from palaestra.episode import Ending, Event
+from palaestra.errors import Broken, UsageError
+
+log = logging.getLogger("palaestra.envs")
+
+
+class HarnessMachine(Machine):
+    """Plays the episodes of one Harness, one at a time."""
+
+    __slots__ = ("world",)
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.inline = False
+        self.world: World | None = None
+        """World of the running episode; None if none runs."""
+
+    def act(self, seat: Seat, text: str) -> MachineReply:
+        """Take a turn, and wait for the next request of the harness."""
+        state = self.state
+        if state is None or state.endings is not None or self.world is None:
+            raise not_open(state, "step")
+        if not isinstance(text, str):
+            raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
+        dialogue = state.seats[None]
+        if seat is not None or not dialogue.left:
+            raise UsageError(f"{self.spec.name}: it is not the turn of {seat!r}")
+        dialogue.turns, dialogue.left = dialogue.turns + 1, 0
+        self.world.answer(text)
+        self._show(state, self.world)
+        return self._listen(state, self.world)
+
+    def resume(self, pending: Pending) -> MachineReply:
+        """Continue the episode after the harness has asked, or has ended."""
+        expected, state = pending.about, self.state
+        if expected.role != "asked" or state is None or expected.state is not state:
+            return super().resume(pending)
+        return self._go_on(state, pending)
+
+    def _go_on(self, state: EpisodeState, pending: Pending) -> MachineReply:
+        """Continue the episode with the next request of the harness, or with its end."""
+        state.out -= 1
+        world = self.world
+        if state.endings is not None or world is None:
+            return {}
+        if (late := pending.late) is not None:
+            seconds = late.conditions.seconds
+            return self._break(state, f"{state.where}: its harness has neither asked nor returned in {seconds:g} s")
+        if state.stopping is not None:
+            return self.stop(*state.stopping)
+        try:
+            news = pending.works[0].outcome()
+        except (Broken, OSError, asyncio.CancelledError) as error:
+            return self._break(state, f"{state.where}: {type(error).__name__}: {error}")
+        if isinstance(news, Over):
+            return self._returned(state, world, news)
+        dialogue = state.seats[None]
+        if dialogue.turns >= self.spec.max_turns:
+            return self._end(state, outcome.UNANSWERED)
+        return self._asked(state, world, news)
+
+    def discard(self) -> None:
+        """Drop the running episode without a reward."""
+        self._leave()
+        super().discard()
+
+    close = discard
+
+    def _first_events(self, state: EpisodeState) -> MachineReply:
+        dialogue = state.seats[None]
+        if dialogue.start.prefix:
+            raise UsageError(
+                f"{self.spec.name} is a harness, which writes the model's messages itself: a start with a prefix (a "
+                "second attempt, say) cannot be played"
+            )
+        dialogue.messages = []
+        self.world = World(formats.get(self.spec.author.format), self.spec.max_turns)
+        return self._listen(state, self.world)
+
+    def _listen(self, state: EpisodeState, world: World) -> MachineReply:
+        """Wait for the next request of the harness, or its end; the first time, start it."""
+        news = partial(world.news, partial(_start, state))
+        return state.wait([Work("run", news, self.spec.conditions["run", WorkMode.ASYNC])], "asked")
+
+    def _asked(self, state: EpisodeState, world: World, turn: Turn) -> MachineReply:
+        """Return the event that asks for a turn."""
+        world.take(turn)
+        dialogue, request = state.seats[None], turn.request
+        self._show(state, world)
+        dialogue.schemas, dialogue.left = request.tools, 1
+        event = Event(
+            dialogue.slot, dialogue.start, tuple(turn.new), request.tools,
+            dialogue=turn.number, max_tokens=request.max_tokens, temperature=request.temperature,
+        )  # fmt: skip
+        return {None: event}
+
+    def _show(self, state: EpisodeState, world: World) -> None:
+        """Put what was said so far into the state, for the attempt."""
+        dialogue = state.seats[None]
+        dialogue.messages, dialogue.dialogues, dialogue.calls = world.messages, world.openings, world.calls
+        dialogue.delivered = len(dialogue.messages)
+
+    def _returned(self, state: EpisodeState, world: World, over: Over) -> MachineReply:
+        """End the episode after its harness has ended: a crash after its first request may be the agent's doing."""
+        error = over.error
+        if error is not None and is_permanent(error):
+            self.discard()
+            raise error
+        if error is not None:
+            text = f"{state.where}: its harness raised {type(error).__name__}: {error}"
+            if not world.asks or isinstance(error, Broken):
+                return self._break(state, text)
+            log.warning("%s", text)
+            return self._end(state, outcome.UNANSWERED)
+        if not world.asks:
+            return self._break(
+                state,
+                f"{state.where}: its harness returned without having asked the model once; was its client made with "
+                "the base_url that `run` was given?",
+            )
+        answer = state.seats[None].answer = answer_of(self.spec.owner, over)
+        return self._end(state, outcome.UNANSWERED if answer is None else outcome.ANSWERED)
+
+    def _end(self, state: EpisodeState, endings: Mapping[Seat, tuple[Ending, str]]) -> MachineReply:
+        self._leave()
+        return super()._end(state, endings)
+
+    def _break(self, state: EpisodeState, fault: str, in_use: bool = False) -> MachineReply:
+        self._leave()
+        return super()._break(state, fault, in_use)
+
+    def _leave(self) -> None:
+        """Stop the harness of the episode, and refuse its requests from now on."""
+        world, self.world = self.world, None
+        if world is not None:
+            world.close()
+
+
+async def _start(state: EpisodeState, world: World) -> None:
+    """Open the address of an episode, and start its harness."""
+    server = await server_here()
+    model = server.open(world)
+    dialogue = state.seats[None]
+    stop = start(state.play, state.problem, model, world, state.name, dialogue.slot)  # type: ignore[arg-type]
+
+    def leave() -> None:
+        server.close(world)
+        stop()
+
+    world.leave = leave
