@@ -21,6 +21,7 @@ PEERS = {
     "textarena": ("textarena==0.7.4",),
     "openenv": ("openenv-core==0.3.0",),
     "inspect": ("inspect-ai==0.3.285",),
+    "verifiers": ("verifiers==0.4.0",),
     "smolagents": ("smolagents==1.26.0", "numpy", "sympy"),
     "trl": (
         "trl==1.16.0",
