@@ -18,14 +18,13 @@ from palaestra import formats
 from palaestra.cli import agents
 from palaestra.cli.agents import DEMONSTRATOR, AgentOptions, agent_cost, cost_text, read_as
 from palaestra.cli.display import note
+from palaestra.cli.eval_file import EvalFile, settings_of
 from palaestra.cli.eval_options import EvalOptions
 from palaestra.cli.ids import resolve_all
-from palaestra.cli.measuring import EvalArena, measure, ways_of
+from palaestra.cli.measuring import EvalArena, measure, record_of, ways_of
 from palaestra.cli.output import run_reported
 from palaestra.errors import UsageError
-from palaestra.mixture import environment_of
 from palaestra.protocols import Arena
-from palaestra.record import Record, write
 from palaestra.registry import arena, chosen_format, is_game
 
 if TYPE_CHECKING:
@@ -47,24 +46,21 @@ def _evaluate(greedy_too: bool, options: EvalOptions, figures: dict[str, Any]) -
     limits = TokenLimits(*options.limits)
     names = [options.agent.model] if options.against is None else [options.agent.model, options.against]
     with ExitStack() as opened:
+        file = opened.enter_context(_opened_file(options, env_id, greedy_too))
         critic = opened.enter_context(open_critic(options, env_id)) if options.critic else None
         # All are opened before the first plays, so that a mistake in a name is reported at once.
         playing = {name: opened.enter_context(open_agent(name, options, env_id)) for name in names}
         arenas = [opened.enter_context(open_arena(name, agent, options, env_id)) for name, agent in playing.items()]
         ways = ways_of(options, list(playing.values()), greedy_too)
         measured = [
-            measure(name, table, options, limits, ways, critic) for name, table in zip(names, arenas, strict=True)
+            measure(name, table, options, limits, ways, env_id, file, critic)
+            for name, table in zip(names, arenas, strict=True)
         ]
-    if options.save is not None:
-        write(
-            options.save,
-            (
-                Record(member_id, episode, environment, agent.player(episode.start.seat, options.others))
-                for agent in measured
-                for episode in agent.all
-                for member_id, environment in [environment_of(env_id, agent.environment, episode.start.env)]
-            ),
-        )
+        if file is not None:
+            all_records = (
+                record_of(env_id, agent, episode, options.others) for agent in measured for episode in agent.all
+            )
+            file.finish(all_records)
     compared = compare_agents(measured)
     show_agents(measured, compared, env_id, console)
     for name, agent in playing.items():
@@ -73,6 +69,24 @@ def _evaluate(greedy_too: bool, options: EvalOptions, figures: dict[str, Any]) -
     figures |= {"env_id": env_id, "split": options.split, "seed": options.seed}
     figures |= ({"others": options.others} if options.seats else {}) | agents_figures(measured, compared)
     return 0 if all(agent.scored for agent in measured) else 1
+
+
+@contextmanager
+def _opened_file(options: EvalOptions, env_id: str, greedy_too: bool) -> Iterator[EvalFile | None]:
+    """Open the file that keeps the episodes, and close it at the end; None without `--save`."""
+    if options.save is None:
+        if options.agent.base_url is not None:
+            note("no episode is kept if this is stopped; with --save FILE the same command goes on")
+        yield None
+        return
+    with EvalFile(options.save, settings_of(options, env_id, greedy_too)) as file:
+        for file_note in file.notes:
+            note(file_note)
+        try:
+            yield file
+        except BaseException:
+            note(f"what was played is in {file.path}; the same command plays the rest")
+            raise
 
 
 @contextmanager

@@ -34,7 +34,8 @@ class EvalOptions(EpisodeOptions):
     others: str = DEMONSTRATOR
     """Who plays the other seats: `demonstrator` for the game's own script, or a model's folder or hub name."""
     save: Path | None = None
-    """Write the episodes here, for view, replay, rescore and sft."""
+    """Write each episode here as it ends, for view, replay, rescore and sft, with the settings beside it. The same
+    command again plays those that are missing or BROKEN; other settings are refused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,14 +5,16 @@ Left out: opening agents and arenas (`eval`), and tables (`results`).
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from palaestra.cli.display import display
+from palaestra.cli.eval_file import EvalFile
 from palaestra.cli.eval_options import EvalOptions
 from palaestra.episode import Episode
+from palaestra.mixture import environment_of
 from palaestra.protocols import Arena
-from palaestra.record import Record, to_line
+from palaestra.record import Record
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent, TokenLimits
@@ -60,9 +62,14 @@ def measure(
     options: EvalOptions,
     limits: "TokenLimits",
     ways: Mapping[str, tuple[int, float]],
+    env_id: str,
+    file: EvalFile | None = None,
     critic: "Scoring | None" = None,
 ) -> "Measured":
-    """Let an agent play its tasks, with a progress display, and return its reports and episodes."""
+    """Let an agent play its tasks, with a progress display, and return its reports and episodes.
+
+    Each episode is added to `file` as it ends, and those that the file holds are not played again.
+    """
     from palaestra.cli.results import Measured
     from palaestra.trainers.evaluation.evaluate import Report, by_seat, evaluate
     from palaestra.trainers.evaluation.second_attempts import attempts
@@ -77,8 +84,12 @@ def measure(
             "limits": limits,
             "seed": options.seed,
             "stage": way,
-            "ended": _require_writable if options.save else None,
+            "greedy": way == GREEDY,
         }
+        if file is not None:
+            players = {measured.player(seat, options.others) for seat in (None, *getattr(table.arena, "seats", ()))}
+            how["played"] = file.played(players, greedy=way == GREEDY)
+            how["ended"] = lambda episode: file.add(record_of(env_id, measured, episode, options.others))
         if critic is not None:
             with display() as show:
                 both = attempts(table.agent, table.arena, critic, on_progress=show, **how)
@@ -107,6 +118,7 @@ def _add_both(measured: "Measured", way: str, both: "Attempts") -> None:
     measured.all += [*both.first_episodes, *both.second_episodes]
 
 
-def _require_writable(episode: Episode) -> None:
-    """Raise an error if the task data of an episode cannot be written: at its ending, not after all episodes."""
-    to_line(Record("", replace(episode, rows=())))
+def record_of(env_id: str, measured: "Measured", episode: Episode, others: str) -> Record:
+    """Return the record of an episode of a measured agent, or of the `others` in its games."""
+    member_id, environment = environment_of(env_id, measured.environment, episode.start.env)
+    return Record(member_id, episode, environment, measured.player(episode.start.seat, others))

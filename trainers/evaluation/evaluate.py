@@ -3,7 +3,7 @@
 Not in this module: the statistics (`statistics`, `intervals`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -106,6 +106,8 @@ def evaluate(
     seed: int = 0,
     stage: str = "evaluation",
     seats: Sequence[str] = (),
+    greedy: bool = False,
+    played: Iterable[Episode] = (),
     ended: Callable[[Episode], object] | None = None,
     ranks: Ranks = ALONE,
     on_progress: OnProgress = ignore,
@@ -114,16 +116,26 @@ def evaluate(
     task order.
 
     Each episode is passed to `ended` when it ends. In a game all seats are played, and the metrics are over `seats`
-    (all seats if it is empty). Each rank plays its share of the tasks, and all ranks get all episodes.
+    (all seats if it is empty). Each rank plays its share of the tasks, and all ranks get all episodes. `greedy` marks
+    the starts as greedy, which sets the temperature to 0. `played` are scored episodes of an earlier call with the same
+    settings: they are not played again.
     """
     task_list, table = held_out(arena, tasks), seats_of(arena)
     tasks = len(task_list)
     agent = in_every_seat(agent, table)
 
-    starts = held_out_starts(task_list, samples, seed, ranks)
+    earlier = {episode.start.key: episode for episode in played}
+    starts: list[Start] = []
     episodes: list[Episode] = []
-    scored, successes = 0, 0.0
-    playing = play(agent, arena, seated(starts, table), limits=limits, temperature=temperature)
+    for start in held_out_starts(task_list, samples, seed, ranks, greedy):
+        together = list(seated([start], table))
+        if all(seat_start.key in earlier for seat_start in together):
+            episodes += [earlier[seat_start.key] for seat_start in together]
+        else:  # A game is played again as a whole.
+            starts += together
+    counted = [episode for episode in episodes if _counts(episode, seats)]
+    scored, successes = len(counted), sum(episode.parts["success"] for episode in counted)
+    playing = play(agent, arena, starts, limits=limits, temperature=temperature)
     with closing(playing):
         for episode in playing:
             episodes.append(episode)
@@ -139,13 +151,15 @@ def evaluate(
     return summarise(counted, tasks, samples, temperature), episodes
 
 
-def held_out_starts(tasks: Sequence[tuple[str, int]], samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
+def held_out_starts(
+    tasks: Sequence[tuple[str, int]], samples: int, seed: int, ranks: Ranks = ALONE, greedy: bool = False
+) -> Iterator[Start]:
     """Yield the starts that a rank plays in an evaluation of these (environment, task) pairs."""
     for place in range(ranks.rank, len(tasks), ranks.count):
         env, task = tasks[place]
         for sample in range(samples):
             number = SEEDS_BEYOND_TRAINING + (seed * len(tasks) + place) * samples + sample
-            yield Start(task=task, seed=number, group=place, env=env)
+            yield Start(task=task, seed=number, group=place, env=env, greedy=greedy)
 
 
 def by_seat(

@@ -6,9 +6,9 @@ ready, from the same start as in training (`samplers.reagent_u`). Not in this mo
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palaestra.agents import Agent, TokenLimits, play
@@ -64,19 +64,34 @@ def attempts(
     limits: TokenLimits | None = None,
     seed: int = 0,
     stage: str = "evaluation",
+    greedy: bool = False,
+    played: Iterable[Episode] = (),
     ended: Callable[[Episode], object] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Attempts:
     """Play the first `tasks` tasks of the arena's split `samples` times each. Repeat each attempt with its critique.
 
-    Each episode is passed to `ended` when it ends. `scoring` requests the critiques from a judge;
-    `critics` creates one.
+    Each episode is passed to `ended` when it ends. `scoring` requests the critiques from a judge; `critics` creates
+    one. `greedy` and `played` are as in `evaluate`.
     """
     if seats := seats_of(arena):
         raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
     task_list, limits = held_out(arena, tasks), limits or TokenLimits()
-    queue = deque(held_out_starts(task_list, samples, seed))
-    total, answered, fault = len(queue), 0, ""
+    starts_of_first = list(held_out_starts(task_list, samples, seed, greedy=greedy))
+    earlier = {episode.start.key: episode for episode in played}
+    by_attempt: tuple[list[Episode], list[Episode]] = ([], [])
+    queue, total, answered, fault = deque[Start](), len(starts_of_first), 0, ""
+    for start in starts_of_first:
+        first, second = (earlier.get(replace(start, seed=start.seed + n * SEEDS_BEYOND_TRAINING).key) for n in (0, 1))
+        if first is None:
+            queue.append(start)
+            continue
+        by_attempt[False].append(first)
+        if second is None:
+            scoring.put(first)
+        else:
+            by_attempt[True].append(second)
+            answered += 1
 
     def starts() -> Iterator[Start | None]:
         nonlocal answered, fault
@@ -88,7 +103,6 @@ def attempts(
                 queue.appendleft(second_start(scored, number, limits.max_episode_tokens // _OF_PREFIX))
             yield queue.popleft() if queue else None
 
-    by_attempt: tuple[list[Episode], list[Episode]] = ([], [])
     with closing(play(agent, arena, starts(), limits=limits, temperature=temperature)) as finished_episodes:
         for episode in finished_episodes:
             is_second = episode.start.seed >= 2 * SEEDS_BEYOND_TRAINING
@@ -102,8 +116,8 @@ def attempts(
             on_progress(Progress(stage, len(by_attempt[False]) + len(by_attempt[True]), 2 * total, metrics))
     for episodes in by_attempt:
         episodes.sort(key=lambda episode: episode.start.key[:3])
-    first, second = (summarise(episodes, len(task_list), samples, temperature) for episodes in by_attempt)
-    return Attempts(first, second, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
+    reports = [summarise(episodes, len(task_list), samples, temperature) for episodes in by_attempt]
+    return Attempts(*reports, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
 
 
 def critics(judge: JudgeFunction, **options: Any) -> Scoring:
