@@ -155,6 +155,9 @@ def show_agents(measured: Sequence[Measured], compared: Mapping[str, Any], env_i
         if agent.tokens:
             speed = f"{agent.tokens:,} tokens in {agent.seconds:,.1f} s, {agent.tokens / agent.seconds:,.0f} a second"
             console.print(f"{agent.model}: {speed}", markup=False, highlight=False, soft_wrap=True)
+        for stop in dict.fromkeys(report.stopped for report in agent.reports.values() if report.stopped):
+            text = f"ended early: {stop}. The figures are about the {len(agent.all)} episodes played until then"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
         if faults := [episode.fault for episode in agent.all if episode.reward is None]:
             text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
             console.print(text, markup=False, highlight=False)

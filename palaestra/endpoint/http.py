@@ -137,16 +137,22 @@ class HttpClient:
         *,
         seconds: float | None = None,
         hopeless: Callable[[RetryableError, bool], bool] = lambda again, over: again.costly,
+        place: Callable[[bool], Awaitable[None]] | None = None,
     ) -> T:
         """Repeat `attempt` until it succeeds, for `patience` seconds after the first failure; then raise `Broken`.
 
         All tries together may take `patience` + `seconds`. `hopeless(again, over)` is called after each failure: True
-        ends the tries at once.
+        ends the tries at once. Each try waits for `place`, called with whether it is a repetition; that is no failure,
+        so it does not count as patience.
         """
         tries, failed_at, limit = 0, 0.0, None if seconds is None else patience + seconds
         try:
             async with asyncio.timeout(limit) as deadline:
                 while True:
+                    if place is not None:
+                        began = time.monotonic()
+                        await place(tries > 0)
+                        failed_at += (time.monotonic() - began) * bool(failed_at)
                     tries += 1
                     try:
                         outcome = await attempt()

@@ -103,6 +103,43 @@ def test_a_second_attempt_is_not_paid_twice(capsys, tmp_path):
         assert len(server.questions) == 2, "one first attempt was there without its second, one was not there"
 
 
+@pytest.mark.parametrize("limit", [("--max-tokens", "1500"), ("--max-cost", "0.0015", "--price-in", "1")])
+def test_at_a_spending_limit_what_was_played_is_reported_and_a_higher_one_plays_the_rest(capsys, tmp_path, limit):
+    behave = demonstrated(palaestra.demonstrator(TWO_HOP))
+
+    def costly(seen):
+        reply = behave(seen)
+        reply.body["usage"] = {"prompt_tokens": 100, "completion_tokens": 20}
+        return reply
+
+    file = tmp_path / "played.jsonl"
+    with FakeServer(costly) as server:
+        command = (
+            "two-hop",
+            "-m",
+            "demo",
+            "-b",
+            server.url,
+            "-c",
+            "2",
+            "--slots",
+            "2",
+            "--tasks",
+            "24",
+            "--save",
+            file,
+        )
+        status, out, _ = commands.run(capsys, "eval", *command, *limit)
+        assert status == 0 and "ended early: the server has" in words(out)
+        assert 13 <= len(server.questions) <= 17, "two were under way"
+        played = len(list(read(file)))
+        assert 3 <= played < 24 and f"the {played} episodes played until then" in words(out)
+        figures, _ = figures_of(capsys, *command, *limit)
+        assert figures["stopped"] and figures["tasks"] == len(figures["per_task"]) < 24
+        figures, _ = figures_of(capsys, *command)
+        assert figures["stopped"] == "" and figures["tasks"] == 24
+
+
 def test_a_file_that_no_evaluation_has_made_is_left_alone(capsys, tmp_path):
     file = tmp_path / "notes.jsonl"
     file.write_text("mine\n")

@@ -4,13 +4,14 @@ Not in this module: the statistics (`statistics`, `intervals`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Ending, Episode, Start, Status
+from palaestra.errors import SpendingLimit
 from palaestra.protocols import Arena
 from palaestra.trainers.evaluation import statistics
 from palaestra.trainers.evaluation.intervals import difference_interval
@@ -60,6 +61,8 @@ class Report:
     and `bootstrap maj@k` are the papers' metrics, from 1000 resamples with replacement."""
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Means of the reward's other parts with values from 0 to 1: `value`, `low`, `high` and `tasks`."""
+    stopped: str = ""
+    """Reason why only a part of the episodes was played, such as a spending limit; "" if all were."""
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Report of each environment of a mixture. The other metrics are over all, weighted as the mixture is."""
 
@@ -136,7 +139,7 @@ def evaluate(
     counted = [episode for episode in episodes if _counts(episode, seats)]
     scored, successes = len(counted), sum(episode.parts["success"] for episode in counted)
     playing = play(agent, arena, starts, limits=limits, temperature=temperature)
-    with closing(playing):
+    with until_spent() as reasons, closing(playing):
         for episode in playing:
             episodes.append(episode)
             if ended is not None:
@@ -148,7 +151,23 @@ def evaluate(
     episodes = [episode for rank_episodes in ranks.gathered(episodes) for episode in rank_episodes]
     episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
     counted = [episode for episode in episodes if _counts(episode, seats)]
-    return summarise(counted, tasks, samples, temperature), episodes
+    return partial_report(summarise(counted, tasks, samples, temperature), counted, reasons), episodes
+
+
+@contextmanager
+def until_spent() -> Iterator[list[str]]:
+    """End the block where a spending limit is reached. The list that is yielded then holds the reason."""
+    reasons: list[str] = []
+    try:
+        yield reasons
+    except SpendingLimit as limit:
+        reasons.append(str(limit))
+
+
+def partial_report(report: Report, episodes: Sequence[Episode], reasons: Sequence[str]) -> Report:
+    """Return the report, which counts only the tasks that were played if play was stopped for these reasons."""
+    tasks = len({episode.start.key[:2] for episode in episodes})
+    return replace(report, tasks=tasks, stopped="; ".join(reasons)) if reasons else report
 
 
 def held_out_starts(

@@ -20,7 +20,9 @@ from palaestra.trainers.evaluation.evaluate import (
     Report,
     compare,
     held_out_starts,
+    partial_report,
     summarise,
+    until_spent,
 )
 from palaestra.trainers.evaluation.statistics import PairedDifference
 from palaestra.trainers.reward.async_scoring import JudgeFunction, Scoring
@@ -103,7 +105,8 @@ def attempts(
                 queue.appendleft(second_start(scored, number, limits.max_episode_tokens // _OF_PREFIX))
             yield queue.popleft() if queue else None
 
-    with closing(play(agent, arena, starts(), limits=limits, temperature=temperature)) as finished_episodes:
+    playing = play(agent, arena, starts(), limits=limits, temperature=temperature)
+    with until_spent() as reasons, closing(playing) as finished_episodes:
         for episode in finished_episodes:
             is_second = episode.start.seed >= 2 * SEEDS_BEYOND_TRAINING
             by_attempt[is_second].append(episode)
@@ -116,7 +119,10 @@ def attempts(
             on_progress(Progress(stage, len(by_attempt[False]) + len(by_attempt[True]), 2 * total, metrics))
     for episodes in by_attempt:
         episodes.sort(key=lambda episode: episode.start.key[:3])
-    reports = [summarise(episodes, len(task_list), samples, temperature) for episodes in by_attempt]
+    reports = [
+        partial_report(summarise(episodes, len(task_list), samples, temperature), episodes, reasons)
+        for episodes in by_attempt
+    ]
     return Attempts(*reports, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
 
 
