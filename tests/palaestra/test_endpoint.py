@@ -235,6 +235,7 @@ def test_retries_wait_longer_each_time_but_never_past_the_patience(monkeypatch):
         async def work(endpoint):
             monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: now[0]))
             monkeypatch.setattr(http.asyncio, "sleep", sleep)
+            monkeypatch.setattr(AtOnce, "refused", lambda places, wait: None)  # It waits by the loop's own clock.
             try:
                 return await endpoint.complete(QUESTION)
             finally:
@@ -462,6 +463,31 @@ def test_questions_are_out_at_once_and_never_more_than_allowed():
     with FakeServer(behave) as server:
         assert using(server, work, max_concurrent=4) == 12
         assert server.peak == 4
+
+
+def test_a_connection_is_used_again_and_one_that_the_server_has_closed_is_replaced():
+    def closing(seen):
+        reply = said(str(len(server.seen)))
+        reply.headers = {"Connection": "close"} if len(server.seen) == 3 else {}
+        return reply
+
+    async def work(endpoint):
+        opened = set()
+        for number in range(1, 6):
+            assert (await endpoint.complete(QUESTION)).content == str(number)
+            opened |= set(server._open)
+        await asyncio.gather(*(endpoint.complete(QUESTION) for _ in range(4)))
+        for task in list(server._open):  # The server ends idle connections, and says nothing.
+            server._loop.call_soon_threadsafe(task.cancel)
+        while server._open:
+            await asyncio.sleep(0.01)
+        assert (await endpoint.complete(QUESTION)).content == "10"
+        return len(opened), endpoint.totals
+
+    with FakeServer(closing) as server:
+        connections, totals = using(server, work)
+    assert connections == 2
+    assert totals.tries == totals.answers == 10, "no request was lost on a dead connection"
 
 
 def test_requests_at_once_adapt_to_a_server_that_refuses_some_for_their_rate():
