@@ -17,6 +17,7 @@ from palaestra.trainers.evaluation import statistics
 from palaestra.trainers.evaluation.intervals import difference_interval
 from palaestra.trainers.evaluation.metrics import episode_metrics, facts_of
 from palaestra.trainers.evaluation.statistics import PairedDifference, Samples, estimate, powers_of_two
+from palaestra.trainers.evaluation.success_so_far import SuccessSoFar
 from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.samplers.seats import seated, seats_of
 from palaestra.trainers.samplers.task_of_group import held_out
@@ -136,18 +137,18 @@ def evaluate(
             episodes += [earlier[seat_start.key] for seat_start in together]
         else:  # A game is played again as a whole.
             starts += together
-    counted = [episode for episode in episodes if _counts(episode, seats)]
-    scored, successes = len(counted), sum(episode.parts["success"] for episode in counted)
+    so_far = SuccessSoFar(episode for episode in episodes if _counts(episode, seats))
+    total, sampled = tasks * samples * max(1, len(table)), agent.engine.sampled
     playing = play(agent, arena, starts, limits=limits, temperature=temperature)
     with until_spent() as reasons, closing(playing):
         for episode in playing:
             episodes.append(episode)
             if ended is not None:
                 ended(episode)
-            if episode.reward is not None and _counts(episode, seats):
-                scored, successes = scored + 1, successes + episode.parts["success"]
-            metrics = {"rewards/success/mean": successes / scored} if scored else {}
-            on_progress(Progress(stage, len(episodes), tasks * samples * max(1, len(table)), metrics))
+            if _counts(episode, seats):
+                so_far.add(episode)
+            metrics = so_far.metrics(agent.engine.sampled - sampled, len(episodes) == total)
+            on_progress(Progress(stage, len(episodes), total, metrics))
     episodes = [episode for rank_episodes in ranks.gathered(episodes) for episode in rank_episodes]
     episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
     counted = [episode for episode in episodes if _counts(episode, seats)]
