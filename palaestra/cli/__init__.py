@@ -34,6 +34,7 @@ GROUPS = {
     },
     "agents": {
         "eval": "measure an agent on held-out tasks, or two agents against each other",
+        "eval-set": "measure several models in several environments, with one report",
         "doctor": "what is installed, what a model's template does, what memory it needs",
         "convert": "make a model folder of a GGUF file",
     },
@@ -64,7 +65,8 @@ GROUPS = {
 """Commands and their descriptions, by group, as `palaestra --help` shows them."""
 COMMANDS = tuple(dict.fromkeys(name.partition(" ")[0] for group in GROUPS.values() for name in group))
 HELP = ("--help", "-h", "help")
-_MODULES = {"list": "palaestra.cli.listing"}  # A module called list would hide Python's own from this package.
+_MODULES = {"list": "palaestra.cli.listing", "eval-set": "palaestra.cli.eval_set"}
+"""Modules that are not called like their command. One called list would hide Python's own from this package."""
 _EXTRAS = {
     "torch": "train",
     "transformers": "train",

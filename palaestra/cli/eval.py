@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Print the figures. Return 1 if a column of the table has no scored episode."""
     greedy_too = "--no-greedy" not in arguments
-    return run_reported(EvalOptions, "eval", arguments, partial(_evaluate, greedy_too))
+    return run_reported(EvalOptions, "eval", arguments, partial(evaluate_agents, greedy_too))
 
 
-def _evaluate(greedy_too: bool, options: EvalOptions, figures: dict[str, Any]) -> int:
+def evaluate_agents(greedy_too: bool, options: EvalOptions, figures: dict[str, Any]) -> int:
+    """Measure the agents that the options name, print their tables and fill in the figures. Return the exit status."""
     env_id, console = resolve_all(options.env_id), Console()
     from palaestra.agents import TokenLimits
     from palaestra.cli.results import agents_figures, compare_agents, show_agents

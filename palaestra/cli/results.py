@@ -134,7 +134,8 @@ def compare_agents(measured: Sequence[Measured]) -> dict[str, Any]:
     if len(measured) < 2:
         return {}
     first, second = measured
-    return {way: compare(first.episodes[way], second.episodes[way]) for way in first.episodes}
+    partly = any(report.stopped for agent in measured for report in agent.reports.values())
+    return {way: compare(first.episodes[way], second.episodes[way], partly) for way in first.episodes}
 
 
 def show_agents(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str, console: Console) -> None:

@@ -259,9 +259,14 @@ def successes_by_task(episodes: Sequence[Episode]) -> dict[tuple[str, int], list
     return successes
 
 
-def compare(first: Sequence[Episode], second: Sequence[Episode]) -> PairedDifference:
-    """Compare the episodes of two agents on the same tasks, task by task."""
-    return statistics.compare(successes_by_task(first), successes_by_task(second))
+def compare(first: Sequence[Episode], second: Sequence[Episode], common_only: bool = False) -> PairedDifference:
+    """Compare the episodes of two agents on the same tasks, task by task. With `common_only`, leave out tasks that only
+    one of them has played.
+    """
+    one, other = successes_by_task(first), successes_by_task(second)
+    if common_only:
+        one, other = ({task: row for task, row in rows.items() if task in one.keys() & other} for rows in (one, other))
+    return statistics.compare(one, other)
 
 
 def _answers_by_task(scored: Sequence[Episode]) -> list[list[str | None]]:

@@ -12,6 +12,9 @@ from palaestra.trainers.evaluation.intervals import mean_interval
 _INTERVAL_SECONDS = 0.25
 """Minimum seconds between two computations of the interval, which takes longer the more tasks there are."""
 
+_FEW = 64
+"""Number of tasks up to which it is computed each time."""
+
 
 class SuccessSoFar:
     """Mean success of the scored episodes, and its 95 % interval over tasks."""
@@ -37,7 +40,8 @@ class SuccessSoFar:
         """
         if not self._count:
             return {}
-        if last or time.monotonic() - self._computed >= _INTERVAL_SECONDS:
+        few = len(self._by_task) <= _FEW
+        if few or last or time.monotonic() - self._computed >= _INTERVAL_SECONDS:
             self._interval = mean_interval([total / count for total, count in self._by_task.values()])
             self._computed = time.monotonic()
         low, high = self._interval
