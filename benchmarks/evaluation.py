@@ -26,6 +26,8 @@ from peers.sides import Lost, Measured, Side, around, ratio
 HERE = Path(__file__).resolve().parent
 DRIVERS, INSTALLED = HERE / "peers", HERE.parent / ".peers"
 OURS, PEERS = "palaestra", ("inspect", "verifiers")
+SECONDS = 900.0
+"""Longest that an evaluation may take."""
 CPU_BY_INSPECT = 0.1
 """Most CPU an episode, by inspect_ai's."""
 IN_FLIGHT = {256: 0.95}
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with ExitStack() as stack:
             url = stack.enter_context(server(options.latency))
-            sides, missing = start_sides((OURS, *options.peers), (OURS,), DRIVERS, "eval", INSTALLED, stack)
+            sides, missing = start_sides((OURS, *options.peers), (OURS,), DRIVERS, "eval", INSTALLED, stack, SECONDS)
             ways = [(name, "eval") for name in sides]
             around(sides, ways, 1, lambda side, way: side.ask("play", url=url, episodes=16, at_once=8), (OURS,))
             for at_once in options.at_once:

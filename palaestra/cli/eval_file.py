@@ -38,19 +38,21 @@ class EvalFile(EpisodeFile):
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         """Open the file. Raise a UsageError if it holds other episodes than those of an evaluation that can go on."""
         about = path.with_suffix(".eval.json")
-        self._played: dict[str, list[Episode]] = {}
+        self._earlier: dict[str, list[Episode]] = {}
         filled = path.exists() and (not path.is_file() or path.stat().st_size > 0)
         if filled and not about.exists():
             raise UsageError(f"{path} exists, and {about.name} is not beside it; remove it, or name another --save")
         if filled and settings["seats"] and settings["against"]:  # Whose game it was is not recorded of other seats.
             raise UsageError(f"{path} exists, and --against with --seats begins anew only; remove it")
         super().__init__(path, about, settings)
-        if count := sum(map(len, self._played.values())):
+        if count := sum(map(len, self._earlier.values())):
             self.notes.append(f"{count} episodes are played already: {path}")
 
-    def played(self, players: Collection[str], *, greedy: bool) -> list[Episode]:
+    def earlier(self, players: Collection[str], *, greedy: bool) -> list[Episode]:
         """Return the scored episodes of these players that were in the file when it was opened."""
-        return [episode for name in players for episode in self._played.get(name, []) if episode.start.greedy == greedy]
+        return [
+            episode for name in players for episode in self._earlier.get(name, []) if episode.start.greedy == greedy
+        ]
 
     def add(self, record: Record) -> None:
         """Append an episode to the file."""
@@ -62,4 +64,4 @@ class EvalFile(EpisodeFile):
 
     def _look(self, record: Record) -> None:
         if record.episode.reward is not None:
-            self._played.setdefault(record.agent, []).append(record.episode)
+            self._earlier.setdefault(record.agent, []).append(record.episode)

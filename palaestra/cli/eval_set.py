@@ -46,7 +46,7 @@ class EvalSetOptions(Reported):
 
 
 @dataclass(frozen=True)
-class Cell:
+class ModelInEnvironment:
     """A model in an environment."""
 
     environment: str
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     return run_reported(EvalSetOptions, "eval-set", arguments, _evaluate_set)
 
 
-def cells_of(path: Path, folder: Path) -> list[Cell]:
+def cells_of(path: Path, folder: Path) -> list[ModelInEnvironment]:
     """Return the evaluations that a file asks for. Raise a UsageError if one of them cannot work."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -99,25 +99,27 @@ def cells_of(path: Path, folder: Path) -> list[Cell]:
     common, tables = content.pop("options", {}), [content.pop(name, None) for name in _SECTIONS]
     if content or not isinstance(common, dict) or not all(isinstance(rows, list) and rows for rows in tables):
         raise UsageError(f"{path} has the tables {', '.join([*content]) or 'of neither kind'}; {_EXPECTED}")
-    named = [[(_name(row, path), {k: v for k, v in row.items() if k != "name"}) for row in rows] for rows in tables]
+    pairs_by_section = [
+        [(_name(row, path), {k: v for k, v in row.items() if k != "name"}) for row in rows] for rows in tables
+    ]
     cells, files = [], set()
-    for environment, env_options in named[0]:
-        for model, model_options in named[1]:
+    for environment, env_options in pairs_by_section[0]:
+        for model, model_options in pairs_by_section[1]:
             save = folder / (re.sub(r"[^\w.+-]+", "_", f"{environment}-{model}") + ".jsonl")
             if save in files:
                 raise UsageError(f"{path}: {environment} and {model} are there twice; give each a name of its own")
             files.add(save)
             words = _words({**common, **env_options, **model_options, "save": str(save)}, path)
             options = tyro.cli(EvalOptions, args=words, prog=f"{path}: {environment}, {model}: palaestra eval")
-            cells.append(Cell(environment, model, options, save))
+            cells.append(ModelInEnvironment(environment, model, options, save))
     return cells
 
 
 def _name(row: Mapping[str, Any], path: Path) -> str:
-    named = row.get("name") or row.get("env_id") or row.get("model")
-    if not named:
+    name = row.get("name") or row.get("env_id") or row.get("model")
+    if not name:
         raise UsageError(f"{path}: a table names no env_id or model; {_EXPECTED}")
-    return " ".join(named) if isinstance(named, list) else str(named)
+    return " ".join(name) if isinstance(name, list) else str(name)
 
 
 def _words(options: Mapping[str, Any], path: Path) -> list[str]:
@@ -142,7 +144,7 @@ def _words(options: Mapping[str, Any], path: Path) -> list[str]:
 def _evaluate_set(options: EvalSetOptions, figures: dict[str, Any]) -> int:
     folder, console = options.out or Path("runs") / options.file.stem, Console()
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    measured: dict[tuple[str, str], dict[str, Any]] = {}
     failed: dict[tuple[str, str], str] = {}
     cells = cells_of(options.file, folder)
     report = partial(page, options.file.name, [(cell.environment, cell.model) for cell in cells])
@@ -151,18 +153,18 @@ def _evaluate_set(options: EvalSetOptions, figures: dict[str, Any]) -> int:
         try:
             finished = cell.finished()
             note(f"{title} was measured before" if finished else title)
-            found[key] = finished or cell.measure()
+            measured[key] = finished or cell.measure()
         except PalaestraError as error:
             failed[key] = str(error)
             note(f"{title} failed, and the others go on: {error}")
-        write_text(folder / "report.html", report(found, failed))
+        write_text(folder / "report.html", report(measured, failed))
     rows = {}
-    for (environment, model), agent in found.items():
+    for (environment, model), agent in measured.items():
         for what, part in measurements(agent).items():
-            difference = comparisons(found, environment, model, cells[0].model).get(what)
+            difference = comparisons(measured, environment, model, cells[0].model).get(what)
             rows[f"{environment}, {model}, {what}"] = (success_text(part), difference_text(difference))
     console.print(table("", rows, ("success, 95 %", "less the first")))
     show_line(console, f"report: {folder / 'report.html'}")
-    figures["cells"] = [{**cell, "environment_name": key[0], "model_name": key[1]} for key, cell in found.items()]
+    figures["cells"] = [{**cell, "environment_name": key[0], "model_name": key[1]} for key, cell in measured.items()]
     figures["failed"] = {", ".join(key): fault for key, fault in failed.items()}
     return 1 if failed else 0

@@ -20,7 +20,7 @@ width: 2px; background: #124 } .fault { color: #a00; white-space: normal }
 """
 
 
-def page(title: str, cells: Sequence[tuple[str, str]], found: _Cells, failed: Mapping[tuple[str, str], str]) -> str:
+def page(title: str, cells: Sequence[tuple[str, str]], measured: _Cells, failed: Mapping[tuple[str, str], str]) -> str:
     """Return the page: a table for each environment, with a row for each model and each way it was measured."""
     parts = [_HEAD, f"<title>{escape(title)}</title><h1>{escape(title)}</h1>"]
     parts.append(
@@ -31,11 +31,11 @@ def page(title: str, cells: Sequence[tuple[str, str]], found: _Cells, failed: Ma
         parts.append(f"<h2>{escape(environment)}</h2><table><tr>{''.join(f'<th>{head}' for head in heads)}")
         models = [model for of, model in cells if of == environment]
         for model in models:
-            if (cell := found.get((environment, model))) is None:
+            if (cell := measured.get((environment, model))) is None:
                 fault = failed.get((environment, model), "not measured yet")
                 parts.append(f'<tr><td>{escape(model)}<td class="fault" colspan="9">{escape(fault)}')
                 continue
-            differences = comparisons(found, environment, model, models[0])
+            differences = comparisons(measured, environment, model, models[0])
             for what, report in measurements(cell).items():
                 parts.append(_row(model, what, report, differences.get(what), cell["tokens_per_second"]))
         parts.append("</table>")
@@ -50,14 +50,14 @@ def measurements(figures: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return first | {name: part for name, part in figures.items() if isinstance(part, dict) and "per_task" in part}
 
 
-def comparisons(found: _Cells, environment: str, model: str, first: str) -> dict[str, PairedDifference]:
+def comparisons(measured: _Cells, environment: str, model: str, first: str) -> dict[str, PairedDifference]:
     """Return the differences of a model to the first one in an environment, over the tasks that both have played."""
-    if model == first or (environment, first) not in found:
+    if model == first or (environment, first) not in measured:
         return {}
-    base, own = (measurements(found[environment, name]) for name in (first, model))
+    first_parts, parts = (measurements(measured[environment, name]) for name in (first, model))
     differences = {}
-    for what in own.keys() & base.keys():
-        left, right = _successes(own[what]), _successes(base[what])
+    for what in parts.keys() & first_parts.keys():
+        left, right = _successes(parts[what]), _successes(first_parts[what])
         common = left.keys() & right.keys()
         differences[what] = compare({task: left[task] for task in common}, {task: right[task] for task in common})
     return differences

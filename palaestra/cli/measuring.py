@@ -88,7 +88,7 @@ def measure(
         }
         if file is not None:
             players = {measured.player(seat, options.others) for seat in (None, *getattr(table.arena, "seats", ()))}
-            how["played"] = file.played(players, greedy=way == GREEDY)
+            how["earlier"] = file.earlier(players, greedy=way == GREEDY)
             how["ended"] = lambda episode: file.add(record_of(env_id, measured, episode, options.others))
         if critic is not None:
             with display() as show:

@@ -92,7 +92,7 @@ class Connection:
         return event
 
 
-class Connections:
+class ServerConnections:
     """The connections to one server."""
 
     def __init__(self, address: str, keep: int | None, tls: Callable[[], ssl.SSLContext]) -> None:

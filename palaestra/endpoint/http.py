@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from palaestra.endpoint.config import Secret
-from palaestra.endpoint.connection import Connections, reason_of
+from palaestra.endpoint.connection import ServerConnections, reason_of
 from palaestra.endpoint.reply import plain
 from palaestra.errors import Broken, MissingExtra, UsageError
 
@@ -104,7 +104,7 @@ class HttpClient:
         host = self._parts.hostname or ""
         self._local = host in ("localhost", "::1") or host.startswith("127.")  # No proxy for this machine.
         self._direct = transport is None and (self._local or not getproxies())
-        self._connections = Connections(address, keep, self._tls_context)
+        self._connections = ServerConnections(address, keep, self._tls_context)
         self._tls: ssl.SSLContext | None = None
         self._jitter = random.Random()
         self.trouble = ""

@@ -46,12 +46,12 @@ class Pace:
 
 
 class AtOnce:
-    """Number of requests at once: at most `most`. It falls when a server refuses requests for their rate, and each
+    """Number of requests at once: at most `maximum`. It falls when a server refuses requests for their rate, and each
     round of answers raises it by one again. One event loop uses it.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.limit = most, float(most)
+    def __init__(self, maximum: int) -> None:
+        self.maximum, self.limit = maximum, float(maximum)
         self._busy = self._outdated = 0
         """Requests under way, and those of them that began before the limit was last lowered."""
         self._paused_until = 0.0
@@ -79,7 +79,7 @@ class AtOnce:
 
     def answered(self) -> None:
         """Raise the limit a little."""
-        self.limit = min(self.most, self.limit + 1 / self.limit)
+        self.limit = min(self.maximum, self.limit + 1 / self.limit)
 
     def refused(self, wait: float | None) -> None:
         """Lower the limit, once for all requests under way, and send no request for `wait` seconds."""

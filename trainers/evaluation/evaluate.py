@@ -111,7 +111,7 @@ def evaluate(
     stage: str = "evaluation",
     seats: Sequence[str] = (),
     greedy: bool = False,
-    played: Iterable[Episode] = (),
+    earlier: Iterable[Episode] = (),
     ended: Callable[[Episode], object] | None = None,
     ranks: Ranks = ALONE,
     on_progress: OnProgress = ignore,
@@ -121,20 +121,20 @@ def evaluate(
 
     Each episode is passed to `ended` when it ends. In a game all seats are played, and the metrics are over `seats`
     (all seats if it is empty). Each rank plays its share of the tasks, and all ranks get all episodes. `greedy` marks
-    the starts as greedy, which sets the temperature to 0. `played` are scored episodes of an earlier call with the same
+    the starts as greedy, which sets the temperature to 0. `earlier` are scored episodes of another call with the same
     settings: they are not played again.
     """
     task_list, table = held_out(arena, tasks), seats_of(arena)
     tasks = len(task_list)
     agent = in_every_seat(agent, table)
 
-    earlier = {episode.start.key: episode for episode in played}
+    episode_by_key = {episode.start.key: episode for episode in earlier}
     starts: list[Start] = []
     episodes: list[Episode] = []
     for start in held_out_starts(task_list, samples, seed, ranks, greedy):
         together = list(seated([start], table))
-        if all(seat_start.key in earlier for seat_start in together):
-            episodes += [earlier[seat_start.key] for seat_start in together]
+        if all(seat_start.key in episode_by_key for seat_start in together):
+            episodes += [episode_by_key[seat_start.key] for seat_start in together]
         else:  # A game is played again as a whole.
             starts += together
     so_far = SuccessSoFar(episode for episode in episodes if _counts(episode, seats))
@@ -263,10 +263,11 @@ def compare(first: Sequence[Episode], second: Sequence[Episode], common_only: bo
     """Compare the episodes of two agents on the same tasks, task by task. With `common_only`, leave out tasks that only
     one of them has played.
     """
-    one, other = successes_by_task(first), successes_by_task(second)
+    rows, other_rows = successes_by_task(first), successes_by_task(second)
     if common_only:
-        one, other = ({task: row for task, row in rows.items() if task in one.keys() & other} for rows in (one, other))
-    return statistics.compare(one, other)
+        common = rows.keys() & other_rows.keys()
+        rows, other_rows = ({task: by_task[task] for task in common} for by_task in (rows, other_rows))
+    return statistics.compare(rows, other_rows)
 
 
 def _answers_by_task(scored: Sequence[Episode]) -> list[list[str | None]]:

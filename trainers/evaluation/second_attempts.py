@@ -67,33 +67,22 @@ def attempts(
     seed: int = 0,
     stage: str = "evaluation",
     greedy: bool = False,
-    played: Iterable[Episode] = (),
+    earlier: Iterable[Episode] = (),
     ended: Callable[[Episode], object] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Attempts:
     """Play the first `tasks` tasks of the arena's split `samples` times each. Repeat each attempt with its critique.
 
     Each episode is passed to `ended` when it ends. `scoring` requests the critiques from a judge; `critics` creates
-    one. `greedy` and `played` are as in `evaluate`.
+    one. `greedy` and `earlier` are as in `evaluate`.
     """
     if seats := seats_of(arena):
         raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
     task_list, limits = held_out(arena, tasks), limits or TokenLimits()
-    starts_of_first = list(held_out_starts(task_list, samples, seed, greedy=greedy))
-    earlier = {episode.start.key: episode for episode in played}
-    by_attempt: tuple[list[Episode], list[Episode]] = ([], [])
-    queue, total, answered, fault = deque[Start](), len(starts_of_first), 0, ""
-    for start in starts_of_first:
-        first, second = (earlier.get(replace(start, seed=start.seed + n * SEEDS_BEYOND_TRAINING).key) for n in (0, 1))
-        if first is None:
-            queue.append(start)
-            continue
-        by_attempt[False].append(first)
-        if second is None:
-            scoring.put(first)
-        else:
-            by_attempt[True].append(second)
-            answered += 1
+    queue = deque(held_out_starts(task_list, samples, seed, greedy=greedy))
+    total, fault = len(queue), ""
+    by_attempt = _attempts_before(queue, earlier, scoring)
+    answered = len(by_attempt[True])
 
     def starts() -> Iterator[Start | None]:
         nonlocal answered, fault
@@ -119,11 +108,33 @@ def attempts(
             on_progress(Progress(stage, len(by_attempt[False]) + len(by_attempt[True]), 2 * total, metrics))
     for episodes in by_attempt:
         episodes.sort(key=lambda episode: episode.start.key[:3])
-    reports = [
+    first, second = (
         partial_report(summarise(episodes, len(task_list), samples, temperature), episodes, reasons)
         for episodes in by_attempt
-    ]
-    return Attempts(*reports, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
+    )
+    return Attempts(first, second, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
+
+
+def _attempts_before(
+    queue: deque[Start], earlier: Iterable[Episode], scoring: Scoring
+) -> tuple[list[Episode], list[Episode]]:
+    """Return the first and second attempts that were played before, and leave the starts of the others in the queue.
+    A first attempt without a second one gets its critique now.
+    """
+    episode_by_key = {episode.start.key: episode for episode in earlier}
+    firsts, seconds = list[Episode](), list[Episode]()
+    for start in [queue.popleft() for _ in range(len(queue))]:
+        later = replace(start, seed=start.seed + SEEDS_BEYOND_TRAINING)
+        first, second = episode_by_key.get(start.key), episode_by_key.get(later.key)
+        if first is None:
+            queue.append(start)
+            continue
+        firsts.append(first)
+        if second is not None:
+            seconds.append(second)
+        else:
+            scoring.put(first)
+    return firsts, seconds
 
 
 def critics(judge: JudgeFunction, **options: Any) -> Scoring:
