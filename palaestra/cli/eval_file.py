@@ -22,7 +22,11 @@ def settings_of(options: EvalOptions, env_id: str, greedy_too: bool) -> dict[str
     turn, episode = options.limits
     settings |= {"temperature": options.temperature, "max_turn_tokens": turn, "max_episode_tokens": episode}
     settings |= {name: getattr(options, name) for name in ("seed", "tasks", "samples", "greedy", "others", "against")}
-    settings |= {"greedy where cheap": greedy_too, "seats": list(options.seats), "native_tools": options.agent.native_tools}
+    settings |= {
+        "greedy where cheap": greedy_too,
+        "seats": list(options.seats),
+        "native_tools": options.agent.native_tools,
+    }
     for role, name in (("others", options.others), ("against", options.against)):
         served = options.agent.base_url is not None and not Path(name or "").is_dir()
         if name is not None and not served and loads_here(AgentOptions(name)):

@@ -6,6 +6,7 @@ cookies (`http` uses httpx where the environment names a proxy), timeouts of the
 """
 
 import asyncio
+import select
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,9 +29,7 @@ class Connection:
         self._reader, self._writer = reader, writer
         self._messages = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
         self._used = time.monotonic()
-        self.fresh = True
-        """True until the first request has ended."""
-        self.answered = False
+        self._answered = False
         """True if a part of the response to the last request has come."""
 
     @classmethod
@@ -43,9 +42,14 @@ class Connection:
         """True if another request can be sent: the last one ended, and the server has not closed the connection."""
         import h11
 
-        ended = self._messages.our_state is h11.IDLE and self._messages.their_state is h11.IDLE
-        closed = self._reader.at_eof() or self._writer.is_closing()
-        return ended and not closed and time.monotonic() - self._used < _IDLE_SECONDS
+        if not (self._messages.our_state is h11.IDLE and self._messages.their_state is h11.IDLE):
+            return False
+        if self._reader.at_eof() or self._writer.is_closing() or time.monotonic() - self._used >= _IDLE_SECONDS:
+            return False
+        # What can be read between two requests is the end, which the loop may not have noticed yet.
+        ended = select.poll()
+        ended.register(self._writer.get_extra_info("socket").fileno(), select.POLLIN)
+        return not ended.poll(0)
 
     async def ask(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
@@ -54,7 +58,7 @@ class Connection:
         import h11
 
         request = h11.Request(method=method, target=target, headers=list(headers.items()))
-        self.answered = False
+        self._answered = False
         parts = (request, h11.Data(data=body), h11.EndOfMessage()) if body else (request, h11.EndOfMessage())
         self._writer.write(b"".join(self._messages.send(part) or b"" for part in parts))
         with suppress(ConnectionError):  # The server may have refused the rest, and its answer says why.
@@ -72,7 +76,7 @@ class Connection:
 
         while isinstance(part := await self._event(), h11.Data):
             yield bytes(part.data)
-        self._used, self.fresh = time.monotonic(), False
+        self._used = time.monotonic()
         if self._messages.our_state is h11.DONE and self._messages.their_state is h11.DONE:
             self._messages.start_next_cycle()
 
@@ -85,9 +89,9 @@ class Connection:
 
         while (event := self._messages.next_event()) is h11.NEED_DATA:
             data = await self._reader.read(_PART_BYTES)
-            if not (data or self.answered):
+            if not (data or self._answered):
                 raise ConnectionResetError("it closed the connection without an answer")
-            self.answered = True
+            self._answered = True
             self._messages.receive_data(data)
         return event
 

@@ -155,8 +155,6 @@ class HttpClient:
             data = await self._read(status, received, connection.body(), max_bytes)
         except (OSError, h11.RemoteProtocolError) as error:
             connection.close()
-            if not (connection.fresh or connection.answered):  # The server ended it while it was idle.
-                return await self._send_directly(method, path, body, max_bytes, headers)
             raise self._failure(error) from None
         except BaseException:
             connection.close()
