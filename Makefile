@@ -15,7 +15,7 @@ export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two targets may both install
-.PHONY: help setup demo demo-real test test-browser test-docker test-interop test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge results bench-sandbox bench-train bench-web study examples docs pictures clean
+.PHONY: help setup demo demo-real test test-browser test-docker test-interop test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-eval bench-judge results bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +94,10 @@ pictures: with-chromium  ## the two pictures of the front page, from a real run;
 bench-envs: with-dev  ## a step of an environment, beside other suites, which it installs; BESIDE=FOLDER: another checkout
 	@$(if $(BESIDE),true,$(PY) scripts/peers.py $(SUITES))
 	@$(PY) $(if $(BESIDE),benchmarks/beside.py $(BESIDE),benchmarks/envs.py)
+
+bench-eval: with-endpoint,serve  ## an evaluation of a served model beside inspect_ai and verifiers, which it installs
+	@$(PY) scripts/peers.py inspect verifiers
+	@$(PY) benchmarks/evaluation.py
 
 bench-sandbox: with-dev  ## a program in the sandbox, beside a bare process and others' tools, which it installs
 	@$(PY) scripts/peers.py $(SUITES)

@@ -104,13 +104,11 @@ class ModelUser:
         max_replies: int = MAX_REPLIES,
         max_tokens: int = 200,
         temperature: float = 0.0,
-        max_cost: float | None = None,
         timeout: float = 20.0,
         patience: float = 30.0,
         **limits: Any,
     ) -> None:
-        """`role` has the fields {instructions} and {stop}. `max_cost`: cost of all replies in this process, by
-        `price_in` and `price_out`, after which an error stops the run. `limits` are others of `EndpointConfig`."""
+        """`role` has the fields {instructions} and {stop}. `limits` are others of `EndpointConfig`, as `max_cost`."""
         if "{instructions}" not in role or not stop:
             raise UsageError("role has no {instructions}, the place where those of the task go, or stop is empty")
         if timeout + patience > _SECONDS:
@@ -121,9 +119,7 @@ class ModelUser:
             config = EndpointConfig(base_url, model, timeout=timeout, patience=patience, **limits)
         except TypeError as error:
             raise UsageError(f"the model user: {error}; known: the limits of EndpointConfig") from None
-        if max_cost is not None and not (config.price_in or config.price_out):
-            raise UsageError("max_cost needs price_in and price_out, the prices of a million tokens")
-        self.instructions, self.role, self.stop, self.max_cost = instructions, role, stop, max_cost
+        self.instructions, self.role, self.stop = instructions, role, stop
         self.max_replies, self.max_tokens, self.temperature = max_replies, max_tokens, temperature
         self._endpoint, self._background = Endpoint(config), BackgroundLoop("the user's endpoint")
         self._seconds = timeout + patience
@@ -131,9 +127,6 @@ class ModelUser:
     async def __call__(self, attempt: Attempt) -> str | None:
         if replies_so_far(attempt) >= self.max_replies:
             return None
-        cost = self._endpoint.totals.cost
-        if self.max_cost is not None and cost >= self.max_cost:
-            raise UsageError(f"the model that plays the user has cost {cost:.2f}; max_cost is {self.max_cost:g}")
         try:
             instructions = self.instructions(attempt.task)
         except KeyError as error:

@@ -4,6 +4,7 @@
     ├── UsageError            a caller broke a rule of the interface (also a ValueError)
     │   ├── UnknownId         no environment of that id; names the closest ones
     │   ├── ConfigError       an option is unknown or out of range
+    │   ├── SpendingLimit     a server was asked for as much as the caller allows
     │   ├── TaskFileError     a file of tasks is wrong: names the rows
     │   └── UnknownTask       a demonstrator does not know how to play this task
     ├── MissingExtra          an optional library is absent; names the install command (also an ImportError)
@@ -67,6 +68,10 @@ def unknown_name(kind: str, name: str, names: Iterable[str]) -> str:
 
 class ConfigError(UsageError):
     """An option is unknown or its value is out of range."""
+
+
+class SpendingLimit(UsageError):
+    """The requests to a server have reached the most that they may cost, or their tokens the most that may be used."""
 
 
 class TaskFileError(UsageError):

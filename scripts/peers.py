@@ -23,7 +23,8 @@ PEERS = {
     "gymnasium": ("gymnasium==1.4.0",),
     "textarena": ("textarena==0.7.4",),
     "openenv": ("openenv-core==0.3.0",),
-    "inspect": ("inspect-ai==0.3.285",),
+    "inspect": ("inspect-ai==0.3.285", "openai"),
+    "verifiers": ("verifiers==0.1.14",),
     "smolagents": ("smolagents==1.26.0", "numpy", "sympy"),
     "trl": (
         "trl==1.16.0",

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from peers.sides import Figures, Lost, Measured, Side
+from peers.sides import ANSWER_SECONDS, Figures, Lost, Measured, Side
 
 from palaestra.trainers.run.versions import versions
 
@@ -21,7 +21,13 @@ LIMITS = (("most", "at most"), ("least", "at least"))
 
 
 def start_sides(
-    names: Sequence[str], ours: Sequence[str], drivers: Path, ending: str, installed: Path, stack: ExitStack
+    names: Sequence[str],
+    ours: Sequence[str],
+    drivers: Path,
+    ending: str,
+    installed: Path,
+    stack: ExitStack,
+    seconds: float = ANSWER_SECONDS,
 ) -> tuple[dict[str, Side], dict[str, str]]:
     """All sides that can be measured, and why the others cannot. Those in `ours` must be: they run by this Python."""
     sides: dict[str, Side] = {}
@@ -33,7 +39,7 @@ def start_sides(
             missing[name] = reason.read_text().strip() if reason.is_file() else "not installed; run scripts/peers.py"
             continue
         try:
-            sides[name] = Side(name, python, drivers / f"{name}_{ending}.py")
+            sides[name] = Side(name, python, drivers / f"{name}_{ending}.py", seconds)
             stack.callback(sides[name].close)
         except Lost as error:
             if name in ours:

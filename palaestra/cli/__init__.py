@@ -34,6 +34,7 @@ GROUPS = {
     },
     "agents": {
         "eval": "measure an agent on held-out tasks, or two agents against each other",
+        "eval-set": "measure several models in several environments, with one report",
         "doctor": "what is installed, what a model's template does, what memory it needs",
         "convert": "make a model folder of a GGUF file",
     },
@@ -66,7 +67,7 @@ GROUPS = {
 """Commands and their descriptions, by group, as `palaestra --help` shows them."""
 COMMANDS = tuple(dict.fromkeys(name.partition(" ")[0] for group in GROUPS.values() for name in group))
 HELP = ("--help", "-h", "help")
-_MODULES = {"list": "palaestra.cli.listing", "import": "palaestra.cli.importing"}
+_MODULES = {"list": "palaestra.cli.listing", "import": "palaestra.cli.importing", "eval-set": "palaestra.cli.eval_set"}
 """Modules of commands whose own name would hide Python's list, or is no name in Python."""
 _EXTRAS = {
     "torch": "train",

@@ -67,7 +67,7 @@ class AgentOptions(PromptConfig, GuardOptions, RequestLimits):
     base_url: Annotated[str | None, tyro.conf.arg(aliases=["-b"])] = None
     """OpenAI-compatible server to ask, as in http://localhost:8000/v1."""
     max_concurrent: Annotated[int, tyro.conf.arg(aliases=["-c"])] = field(default=32, kw_only=True)
-    """Maximum number of requests sent at once."""
+    """Maximum number of requests sent at once. It adapts to a server that refuses some for their rate (429)."""
     native_tools: bool = True
     """Send tool schemas and calls in the server's own form; without it they are described in the system message."""
     tool_rate: float | None = field(default=None, kw_only=True)
@@ -173,6 +173,9 @@ def cost_text(cost: dict[str, Any]) -> str:
         text += f", {cost['cost']:,.4f} paid"
     if cost["estimated"]:
         text += f"; {cost['estimated']} answers came without figures, theirs are estimates"
+    if cost["refused_for_rate"]:
+        text += f"; {cost['refused_for_rate']} requests refused for their rate and sent again, at the end "
+        text += f"{cost['at_once']} at once"
     if cost["unanswered"]:
         text += f"; {cost['unanswered']} requests without an answer"
     return text

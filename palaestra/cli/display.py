@@ -33,6 +33,11 @@ _COLUMNS = {
     "success with tool": "success_with_tool",
 }
 
+_LOW, _HIGH = "success/low", "success/high"
+"""The interval of the success, which evaluations report."""
+_MEASURED = ("episodes", "success, 95 %", "tokens", "s left")
+"""Columns of the live table of an evaluation."""
+
 
 @dataclass(slots=True)
 class _Pace:
@@ -53,6 +58,7 @@ class _Pace:
 def display() -> "Iterator[OnProgress]":
     """Yield a function that shows the progress that it is called with."""
     console, paces, last_note = Console(stderr=True), dict[str, _Pace](), ""
+    measured: dict[str, tuple[str, ...]] = {}
 
     def show(progress: "Progress") -> None:
         nonlocal last_note
@@ -63,6 +69,10 @@ def display() -> "Iterator[OnProgress]":
             return
         pace = _pace(paces, progress)
         line = _line(progress, pace.left(progress))
+        if console.is_terminal and _LOW in progress.metrics:
+            measured[progress.stage] = _measured_row(progress, pace.left(progress))
+            live.update(table("", measured, _MEASURED), refresh=True)
+            return
         if console.is_terminal:
             live.update(line, refresh=True)
         every = max(1, progress.total // _PLAIN_LINES)
@@ -95,6 +105,10 @@ def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
 
 def _line(progress: "Progress", left: float | None) -> str:
     figures = [f"{name} {progress.metrics[key]:.2f}" for name, key in _COLUMNS.items() if key in progress.metrics]
+    if _LOW in progress.metrics:
+        figures.append(_interval(progress))
+    if progress.metrics.get("tokens"):
+        figures.append(f"{progress.metrics['tokens']:,.0f} tokens")
     if (cut := progress.metrics.get("completions/clipped_ratio", 0.0)) > _LEAST_CUT:
         figures.append(f"cut by length {cut:.0%}")
     if "num_tokens" in progress.metrics:
@@ -102,6 +116,17 @@ def _line(progress: "Progress", left: float | None) -> str:
         figures.append(f"{rate:,.0f} tokens/s")
     end = "" if left is None or left < 0.5 or progress.step == progress.total else f"  {_until(left)}"
     return f"{progress.stage:<14} {progress.step:>4}/{progress.total}  {'  '.join(figures)}{end}"
+
+
+def _interval(progress: "Progress") -> str:
+    return f"[{progress.metrics[_LOW]:.2f}, {progress.metrics[_HIGH]:.2f}]"
+
+
+def _measured_row(progress: "Progress", left: float | None) -> tuple[str, ...]:
+    """Return the row of a stage of an evaluation in the live table."""
+    success = f"{progress.metrics[_COLUMNS['success']]:.3f} {_interval(progress)}"
+    tokens = f"{progress.metrics['tokens']:,.0f}" if progress.metrics.get("tokens") else "-"
+    return f"{progress.step}/{progress.total}", success, tokens, "-" if left is None else f"{left:,.0f}"
 
 
 def _until(seconds: float) -> str:

@@ -7,7 +7,8 @@ palaestra measures the distribution that it trains.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,84 +17,29 @@ from rich.console import Console
 from palaestra import formats
 from palaestra.cli import agents
 from palaestra.cli.agents import DEMONSTRATOR, AgentOptions, agent_cost, cost_text, read_as
-from palaestra.cli.display import display, note
+from palaestra.cli.display import note
+from palaestra.cli.eval_file import EvalFile, settings_of
+from palaestra.cli.eval_options import EvalOptions
 from palaestra.cli.ids import resolve_all
-from palaestra.cli.output import require_writable, run_reported
-from palaestra.cli.shared_options import EpisodeOptions, Split
-from palaestra.endpoint.config import address_of
-from palaestra.episode import Episode
+from palaestra.cli.measuring import EvalArena, measure, record_of, ways_of
+from palaestra.cli.output import run_reported
 from palaestra.errors import UsageError
-from palaestra.mixture import environment_of
 from palaestra.protocols import Arena
-from palaestra.record import Record, to_line, write
 from palaestra.registry import arena, chosen_format, is_game
 
 if TYPE_CHECKING:
-    from palaestra.agents import Agent, TokenLimits
-    from palaestra.cli.results import Measured
-    from palaestra.trainers.evaluation.second_attempts import Attempts
+    from palaestra.agents import Agent
     from palaestra.trainers.reward.async_scoring import Scoring
-
-SAMPLED, GREEDY = "sampled", "greedy"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalOptions(EpisodeOptions):
-    """Measure an agent on held-out tasks, or two agents against each other."""
-
-    against: str | None = None
-    """Another agent, named as for --model, that plays the same tasks; the difference is tested, paired by task. With
-    --base-url it is another model of that server, unless it is `demonstrator` or a folder."""
-    critic: tuple[str, ...] = ()
-    """Base URLs of the servers of a reward model, without `/chat/completions`. It writes a critique of each attempt,
-    the agent reads it and tries again, and both attempts are measured (Reagent-C)."""
-    critic_model: str = "rrm"
-    """Name of the reward model on its servers: `--served-as` of `palaestra serve rrm`."""
-    greedy: bool = False
-    """Play each task once more with greedy decoding, and show the results beside the sampled ones."""
-    split: Split = "eval"
-    """Tasks to play; `all` is the whole of a file, for a test that was published as one."""
-    slots: int = 96
-    """Number of episodes played at once."""
-    seats: tuple[str, ...] = ()
-    """In a game, the seats that the agent plays and that are measured; all by default."""
-    others: str = DEMONSTRATOR
-    """Who plays the other seats: `demonstrator` for the game's own script, or a model's folder or hub name."""
-    save: Path | None = None
-    """Write the episodes here, for view, replay, rescore and sft."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.greedy and self.temperature == 0:
-            raise UsageError("--temperature 0 plays greedily already; leave out --greedy, or sample at a temperature")
-        if self.others != DEMONSTRATOR and not self.seats:
-            raise UsageError("--others play the seats that the agent does not: name its own with --seats")
-        if self.against == self.agent.model:
-            raise UsageError(f"--against names {self.against!r} as --model does; name another agent to compare with")
-        for url in self.critic:
-            address_of(url, "--critic")
-        if self.save is not None:
-            require_writable("--save", self.save)
-
-
-@dataclass(frozen=True, slots=True)
-class EvalArena:
-    """An arena and the agent that plays in it."""
-
-    agent: "Agent"
-    arena: Arena
-    environment: Mapping[str, Any]
-    """Options that the arena was opened with; its calls are read as the agents write them."""
-    seats: tuple[str, ...]
-    """Seats of the agent that is measured; empty where there is one seat, which has no name."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the figures. Return 1 if a column of the table has no scored episode."""
-    return run_reported(EvalOptions, "eval", arguments, _evaluate)
+    greedy_too = "--no-greedy" not in arguments
+    return run_reported(EvalOptions, "eval", arguments, partial(evaluate_agents, greedy_too))
 
 
-def _evaluate(options: EvalOptions, figures: dict[str, Any]) -> int:
+def evaluate_agents(greedy_too: bool, options: EvalOptions, figures: dict[str, Any]) -> int:
+    """Measure the agents that the options name, print their tables and fill in the figures. Return the exit status."""
     env_id, console = resolve_all(options.env_id), Console()
     from palaestra.agents import TokenLimits
     from palaestra.cli.results import agents_figures, compare_agents, show_agents
@@ -101,21 +47,21 @@ def _evaluate(options: EvalOptions, figures: dict[str, Any]) -> int:
     limits = TokenLimits(*options.limits)
     names = [options.agent.model] if options.against is None else [options.agent.model, options.against]
     with ExitStack() as opened:
+        file = opened.enter_context(_opened_file(options, env_id, greedy_too))
         critic = opened.enter_context(open_critic(options, env_id)) if options.critic else None
         # All are opened before the first plays, so that a mistake in a name is reported at once.
         playing = {name: opened.enter_context(open_agent(name, options, env_id)) for name in names}
         arenas = [opened.enter_context(open_arena(name, agent, options, env_id)) for name, agent in playing.items()]
-        measured = [measure(name, table, options, limits, critic) for name, table in zip(names, arenas, strict=True)]
-    if options.save is not None:
-        write(
-            options.save,
-            (
-                Record(member_id, episode, environment, agent.player(episode.start.seat, options.others))
-                for agent in measured
-                for episode in agent.all
-                for member_id, environment in [environment_of(env_id, agent.environment, episode.start.env)]
-            ),
-        )
+        ways = ways_of(options, list(playing.values()), greedy_too)
+        measured = [
+            measure(name, table, options, limits, ways, env_id, file, critic)
+            for name, table in zip(names, arenas, strict=True)
+        ]
+        if file is not None:
+            all_records = (
+                record_of(env_id, agent, episode, options.others) for agent in measured for episode in agent.all
+            )
+            file.finish(all_records)
     compared = compare_agents(measured)
     show_agents(measured, compared, env_id, console)
     for name, agent in playing.items():
@@ -124,6 +70,24 @@ def _evaluate(options: EvalOptions, figures: dict[str, Any]) -> int:
     figures |= {"env_id": env_id, "split": options.split, "seed": options.seed}
     figures |= ({"others": options.others} if options.seats else {}) | agents_figures(measured, compared)
     return 0 if all(agent.scored for agent in measured) else 1
+
+
+@contextmanager
+def _opened_file(options: EvalOptions, env_id: str, greedy_too: bool) -> Iterator[EvalFile | None]:
+    """Open the file that keeps the episodes, and close it at the end; None without `--save`."""
+    if options.save is None:
+        if options.agent.base_url is not None:
+            note("no episode is kept if this is stopped; with --save FILE the same command goes on")
+        yield None
+        return
+    with EvalFile(options.save, settings_of(options, env_id, greedy_too)) as file:
+        for file_note in file.notes:
+            note(file_note)
+        try:
+            yield file
+        except BaseException:
+            note(f"what was played is in {file.path}; the same command plays the rest")
+            raise
 
 
 @contextmanager
@@ -195,57 +159,3 @@ def open_critic(options: EvalOptions, env_id: str) -> "Iterator[Scoring]":
         judge.check()
         with closing(open_scoring(lambda episode: {}, judge)) as scorer:
             yield scorer
-
-
-def measure(
-    name: str, table: EvalArena, options: EvalOptions, limits: "TokenLimits", critic: "Scoring | None" = None
-) -> "Measured":
-    """Let an agent play its tasks, with a progress display, and return its reports and episodes."""
-    from palaestra.cli.results import Measured
-    from palaestra.trainers.evaluation.evaluate import Report, by_seat, evaluate
-    from palaestra.trainers.evaluation.second_attempts import attempts
-
-    measured = Measured(name, table.environment, table.seats)
-    ways = {SAMPLED if options.temperature else GREEDY: (options.samples, options.temperature)}
-    if options.greedy:
-        ways[GREEDY] = (1, 0.0)
-    for way, (samples, temperature) in ways.items():
-        how: dict[str, Any] = {
-            "tasks": options.tasks,
-            "samples": samples,
-            "temperature": temperature,
-            "limits": limits,
-            "seed": options.seed,
-            "stage": way,
-            "ended": _require_writable if options.save else None,
-        }
-        if critic is not None:
-            with display() as show:
-                both = attempts(table.agent, table.arena, critic, on_progress=show, **how)
-            _add_both(measured, way if len(ways) > 1 else "", both)
-            continue
-        with display() as show:
-            report, episodes_played = evaluate(table.agent, table.arena, seats=table.seats, on_progress=show, **how)
-        measured.all += episodes_played
-        if not table.seats:
-            measured.reports[way], measured.episodes[way] = report, episodes_played
-        parts = by_seat(report, episodes_played, table.seats)
-        for env, figures in report.environments.items():
-            parts[env] = Report(**figures), [episode for episode in episodes_played if episode.start.env == env]
-        for name, (report_of_column, episodes) in parts.items():
-            column = f"{name} {way}" if len(ways) > 1 else name
-            measured.reports[column], measured.episodes[column] = report_of_column, episodes
-    return measured
-
-
-def _add_both(measured: "Measured", way: str, both: "Attempts") -> None:
-    first, second = f"{way} first".strip(), f"{way} second".strip()
-    measured.reports |= {first: both.first, second: both.second}
-    measured.episodes |= {first: both.first_episodes, second: both.second_episodes}
-    measured.gains[second] = both.gain, both.without_critique, both.fault
-    measured.all += [*both.first_episodes, *both.second_episodes]
-
-
-def _require_writable(episode: Episode) -> None:
-    """Raise an error if the task data of an episode cannot be written: at its ending, not after all episodes."""
-    to_line(Record("", replace(episode, rows=())))

@@ -40,6 +40,10 @@ class Measured:
     """Gain of second attempts over first ones, the number of them without a critique, and the judge's last fault."""
     all: list[Episode] = field(default_factory=list)
     """All episodes, sampled and greedy; in a game those of the other seats too."""
+    tokens: int = 0
+    """Tokens that the agent sampled in this process; 0 for an agent without tokens."""
+    seconds: float = 0.0
+    """Seconds of play in this process."""
 
     def player(self, seat: str | None, others: str) -> str:
         """Return the name of the agent that played a seat."""
@@ -130,7 +134,8 @@ def compare_agents(measured: Sequence[Measured]) -> dict[str, Any]:
     if len(measured) < 2:
         return {}
     first, second = measured
-    return {way: compare(first.episodes[way], second.episodes[way]) for way in first.episodes}
+    partly = any(report.stopped for agent in measured for report in agent.reports.values())
+    return {way: compare(first.episodes[way], second.episodes[way], partly) for way in first.episodes}
 
 
 def show_agents(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str, console: Console) -> None:
@@ -148,6 +153,12 @@ def show_agents(measured: Sequence[Measured], compared: Mapping[str, Any], env_i
         for column, report in agent.reports.items():
             if report.samples == max_samples > 1:
                 console.print(k_table(report, column if agent.seats or apart else ""))
+        if agent.tokens:
+            speed = f"{agent.tokens:,} tokens in {agent.seconds:,.1f} s, {agent.tokens / agent.seconds:,.0f} a second"
+            console.print(f"{agent.model}: {speed}", markup=False, highlight=False, soft_wrap=True)
+        for stop in dict.fromkeys(report.stopped for report in agent.reports.values() if report.stopped):
+            text = f"ended early: {stop}. The figures are about the {len(agent.all)} episodes played until then"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
         if faults := [episode.fault for episode in agent.all if episode.reward is None]:
             text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
             console.print(text, markup=False, highlight=False)
@@ -188,7 +199,8 @@ def comparison_figures(difference: PairedDifference) -> dict[str, Any]:
 
 
 def _agent(agent: Measured) -> dict[str, Any]:
-    entry: dict[str, Any] = {"model": agent.model, "environment": dict(agent.environment)}
+    entry: dict[str, Any] = {"model": agent.model, "environment": dict(agent.environment), "seconds": agent.seconds}
+    entry["tokens_per_second"] = agent.tokens / agent.seconds if agent.tokens else None
     if agent.seats:
         return entry | {"seats": {name: agent.figures(name) for name in agent.reports}}
     for way, (gain, missed, _) in agent.gains.items():

@@ -39,7 +39,6 @@ from palaestra.record import Record
 from palaestra.registry import arena
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.run.progress import OnProgress, Progress
-from palaestra.trainers.run.versions import weights_of
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
@@ -69,20 +68,6 @@ class RolloutOptions(EpisodeOptions):
             raise UsageError(f"least_success is {self.least_success}; it must be between 0 and 1")
         if self.out.suffix != self.SUFFIX or self.out.stem.endswith(".played"):
             raise UsageError(f"--out is {self.out}; name a file that ends in {self.SUFFIX}, and not in .played.jsonl")
-
-    def settings(self, environment: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that decide an episode, except the environment's id, the agent and the seed."""
-        settings: dict[str, Any] = {"options": environment}
-        if self.agent.base_url is not None or loads_here(self.agent):
-            names = ("temperature", "max_turn_tokens", "max_episode_tokens")
-            settings |= dict(zip(names, (self.temperature, *self.limits), strict=True))
-        if self.agent.tool_rate is not None:
-            settings["tool_rate"] = self.agent.tool_rate
-        if loads_here(self.agent):
-            settings["weights"] = _weights(self.agent.model)
-            # Files of before these options have none of the two, which is read as None.
-            settings |= {"chat_template": self.agent.chat_template, "system": self.agent.system or None}
-        return settings
 
 
 @dataclass(slots=True)
@@ -222,15 +207,6 @@ def run_rollouts(
                 raise  # The same command would be refused again.
             say_error(f"palaestra {name}: {error}\n{_way_on(file)}")
             return 2
-
-
-def _weights(model: str) -> str:
-    """Return an identifier of the weights, because the content of a folder or hub name can change."""
-    if Path(model).is_dir():
-        return weights_of(Path(model))
-    from palaestra.agents.local_model import commit_of
-
-    return commit_of(model)
 
 
 def _way_on(file: RolloutFile | None) -> str:

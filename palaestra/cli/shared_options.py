@@ -1,15 +1,18 @@
 """Options that several commands share: the environment, the number and limits of episodes, and a server's address."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from palaestra.cli.agents import AgentOptions, token_limits
+from palaestra.cli.agents import AgentOptions, loads_here, token_limits
 from palaestra.cli.output import Reported
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
 from palaestra.trainers.config.env_config import EnvId
+from palaestra.trainers.run.versions import weights_of
 
 Split = Literal["train", "eval", "all"]
 
@@ -67,6 +70,20 @@ class EpisodeOptions(EnvironmentOptions, Reported):
         """The maximum tokens of a turn, and of a row."""
         return token_limits(self.agent.model, self.max_turn_tokens, self.max_episode_tokens)
 
+    def settings(self, environment: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that decide an episode, except the environment's id, the agent and the seed."""
+        settings: dict[str, Any] = {"options": environment}
+        if self.agent.base_url is not None or loads_here(self.agent):
+            names = ("temperature", "max_turn_tokens", "max_episode_tokens")
+            settings |= dict(zip(names, (self.temperature, *self.limits), strict=True))
+        if self.agent.tool_rate is not None:
+            settings["tool_rate"] = self.agent.tool_rate
+        if loads_here(self.agent):
+            settings["weights"] = weights_id(self.agent.model)
+            # Files of before these options have none of the two, which is read as None.
+            settings |= {"chat_template": self.agent.chat_template, "system": self.agent.system or None}
+        return settings
+
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
@@ -88,3 +105,15 @@ def check_port(port: int) -> None:
     """Raise a UsageError for a number that is not a valid port."""
     if not 0 <= port < 65_536:
         raise UsageError(f"port is {port}; it must be from 0 to 65535")
+
+
+def weights_id(model: str) -> str:
+    """Return an identifier of the weights, because the content of a folder or hub name can change."""
+    if Path(model).is_dir():
+        return weights_of(Path(model))
+    from palaestra.agents.local_model import commit_of
+
+    try:
+        return commit_of(model)
+    except OSError:  # There is no such model; opening it says so.
+        return ""

@@ -8,6 +8,7 @@ import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from palaestra.errors import Broken
@@ -26,6 +27,8 @@ class BackgroundLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._new: list[tuple[Coroutine[Any, Any, Any], Future[Any]]] = []
+        """Work that the loop has not begun. The first one wakes it: a wake-up costs more than most work."""
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start work and return the future of its outcome. Cancelling the future cancels the work."""
@@ -37,7 +40,11 @@ class BackgroundLoop:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self.name, daemon=True)
                 self._thread.start()
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            future: Future[T] = Future()
+            self._new.append((work, future))
+            if len(self._new) == 1:
+                self._loop.call_soon_threadsafe(self._begin, self._loop)
+            return future
 
     async def outcome(self, work: Coroutine[Any, Any, T], seconds: float, blocking: bool) -> T:
         """Run work and return its outcome. Any event loop except this one can await the call.
@@ -74,6 +81,14 @@ class BackgroundLoop:
         self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._leave(last)))
         self._thread.join(3 * LEAVE_SECONDS)
 
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            new, self._new = self._new, []
+        for work, future in new:
+            task = loop.create_task(work)
+            task.add_done_callback(partial(_settle, future))
+            future.add_done_callback(partial(_cancel, loop, task))
+
     async def _leave(self, last: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -99,3 +114,21 @@ class BackgroundLoop:
             loop.run_forever()
         finally:
             loop.close()
+
+
+def _settle(future: "Future[Any]", task: "asyncio.Task[Any]") -> None:
+    """Pass the outcome of a task to the future that its caller has."""
+    if task.cancelled():
+        future.cancel()
+    if future.set_running_or_notify_cancel():
+        if (error := task.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(task.result())
+    elif not task.cancelled():
+        task.exception()  # It is read, so that it is not reported as lost.
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]", future: "Future[Any]") -> None:
+    if future.cancelled() and not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from palaestra.endpoint.config import PATH, EndpointConfig, Secret, address_of
 from palaestra.endpoint.http import HttpClient, Response, RetryableError
-from palaestra.endpoint.pace import Pace
+from palaestra.endpoint.pace import AtOnce, Pace
 from palaestra.endpoint.reply import (
     ChatCompletion,
     Problem,
@@ -59,7 +59,7 @@ class Endpoint:
 
     def __init__(self, config: EndpointConfig) -> None:
         self.config = config
-        self.totals = Totals()
+        self.totals = Totals(at_once=config.max_concurrent)
         self._address = address_of(config.base_url)
         self._secret = Secret(config.api_key_env)
         self._http = HttpClient(
@@ -71,7 +71,7 @@ class Endpoint:
             size_option="max_body_bytes",
         )
         self._shown = self._http.redacted
-        self._at_once = asyncio.Semaphore(config.max_concurrent)
+        self._at_once = AtOnce(config.max_concurrent)
         self._requests, self._tokens = Pace(config.requests_per_minute), Pace(config.tokens_per_minute)
         self._limit_name = "max_tokens"
         self._last_answer = self._quiet_until = 0.0
@@ -145,12 +145,21 @@ class Endpoint:
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` until it returns, or raises a refusal, or `patience` is over. Return its outcome."""
-        async with self._at_once:
+
+        async def in_place() -> T:
             try:
-                outcome = await self._retried(attempt)
-            except Broken:
-                self.totals.unanswered += 1
-                raise
+                self.config.refuse_spent(self.totals)
+                return await attempt()
+            finally:
+                self._at_once.give()
+
+        try:
+            outcome = await self._retried(in_place)
+        except Broken:
+            self.totals.unanswered += 1
+            raise
+        self._at_once.answered()
+        self.totals.at_once = int(self._at_once.limit)
         self._last_answer, self._silent = time.monotonic(), False
         return outcome
 
@@ -166,7 +175,8 @@ class Endpoint:
             self._silent = self._silent or (over and self._last_answer < failed_at)
             return costly >= COSTLY_TRIES or self._silent
 
-        return await self._http.retried(attempt, self.config.patience, self.config.backoff, hopeless=hopeless)
+        patience, backoff, place = self.config.patience, self.config.backoff, self._at_once.take
+        return await self._http.retried(attempt, patience, backoff, hopeless=hopeless, place=place)
 
     def _warn(self, again: RetryableError) -> None:
         """Log a warning about a failed try, at most once every `_QUIET` seconds."""
@@ -237,6 +247,10 @@ class Endpoint:
     def _judge(self, status: int, problem: Problem, wait: float | None) -> NoReturn:
         """Raise the error for a refusal: to try again, to stop the run, or to give up this question."""
         quota = problem.code == "insufficient_quota"
+        if not quota and (status == 429 or wait is not None):
+            self.totals.refused_for_rate += 1
+            self._at_once.refused(wait)
+            self.totals.at_once = int(self._at_once.limit)
         if not quota and (status in _AGAIN or status >= 500 or status < 400):
             reason = f"it answered {status}: {self._shown(problem.message)}"
             raise RetryableError(reason, wait, costly=status < 400)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from urllib.parse import urlsplit
 
-from palaestra.errors import ConfigError, UsageError
+from palaestra.endpoint.reply import Totals
+from palaestra.errors import ConfigError, SpendingLimit, UsageError
 
 PATH = "/chat/completions"
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -23,7 +24,7 @@ class RequestLimits:
     """Environment variable that holds the server's key, which is never shown or recorded; no key is sent where it is
     empty or unset."""
     max_concurrent: int = 32
-    """Maximum number of requests sent at once."""
+    """Maximum number of requests sent at once. It adapts to a server that refuses some for their rate (429)."""
     requests_per_minute: float | None = None
     """Maximum requests in any minute; no limit if it is None."""
     tokens_per_minute: float | None = None
@@ -33,10 +34,22 @@ class RequestLimits:
     """Price of a million prompt tokens, in any currency, to add up the cost."""
     price_out: float = 0.0
     """Price of a million completion tokens."""
+    max_cost: float | None = None
+    """Cost, by the two prices, at which no further request is sent; those under way are paid too. None: no limit."""
+    max_tokens: int | None = None
+    """Tokens of prompts and answers, of all requests together, at which no further request is sent. None: no limit."""
     timeout: float = 600.0
     """Seconds for one try, to the last byte of its answer."""
     patience: float = 120.0
     """Seconds after the first failure of a request for which it is repeated; then its episode is BROKEN."""
+
+    def refuse_spent(self, totals: Totals) -> None:
+        """Raise `SpendingLimit` if the requests so far have reached the most that they may cost."""
+        tokens = totals.prompt_tokens + totals.completion_tokens
+        if self.max_cost is not None and totals.cost >= self.max_cost:
+            raise SpendingLimit(f"the server has cost {totals.cost:.2f}; max_cost is {self.max_cost:g}")
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            raise SpendingLimit(f"the server has used {tokens:,} tokens; max_tokens is {self.max_tokens:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,11 @@ class EndpointConfig(RequestLimits):
         for name in ("requests_per_minute", "tokens_per_minute"):
             if getattr(self, name) is not None and not getattr(self, name) >= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1, or none for no limit")
+        for name in ("max_cost", "max_tokens"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected more than 0, or none for no limit")
+        if self.max_cost is not None and not (self.price_in or self.price_out):
+            raise ConfigError("max_cost needs price_in and price_out, the prices of a million tokens")
         if self.api_key_env and not _VARIABLE.fullmatch(self.api_key_env):
             raise ConfigError(
                 "api_key_env is not the name of an environment variable; expected one such as OPENAI_API_KEY, "

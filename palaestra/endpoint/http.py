@@ -1,7 +1,8 @@
 """Requests to one server over HTTP, with maximum sizes and retries, for endpoints and remote sandboxes.
 
 A body is read only up to its maximum size. A compressed body is refused, since it may become a thousand times as large.
-Redirects are not followed, cookies are not stored, and no proxy is used to reach this machine. A temporary failure
+Redirects are not followed, cookies are not stored, and no proxy is used to reach this machine; httpx
+sends the requests where the environment names a proxy. A temporary failure
 raises `RetryableError`. The key goes into one header and is shown nowhere. Left out: the meaning of the messages, and
 how long one try may take.
 """
@@ -10,14 +11,16 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from palaestra.endpoint.config import Secret
+from palaestra.endpoint.connection import ServerConnections, reason_of
 from palaestra.endpoint.reply import plain
 from palaestra.errors import Broken, MissingExtra, UsageError
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+_Kinds = type[Exception] | tuple[type[Exception], ...]
 RETRY_AFTER_CAP = 60.0
 """Maximum seconds for which a server's Retry-After can delay the next try."""
 BACKOFF_CAP = 20.0
@@ -96,6 +100,11 @@ class HttpClient:
         self._connect_seconds, self._keep, self._transport = connect_seconds, keep, transport
         self._too_large = f"its answer is larger than {size_option}{', ' * bool(size_option)}"
         self._pools: list[_Pool] = []
+        self._parts = urlsplit(address)
+        host = self._parts.hostname or ""
+        self._local = host in ("localhost", "::1") or host.startswith("127.")  # No proxy for this machine.
+        self._direct = transport is None and (self._local or not getproxies())
+        self._connections = ServerConnections(address, keep, self._tls_context)
         self._tls: ssl.SSLContext | None = None
         self._jitter = random.Random()
         self.trouble = ""
@@ -112,22 +121,54 @@ class HttpClient:
 
         Raise `RetryableError` if it fails.
         """
+        method = "GET" if body is None else "POST"
+        if self._direct:
+            return await self._send_directly(method, path, body or b"", max_bytes, headers or {})
         import httpx
 
-        method, url = "GET" if body is None else "POST", self.address + path
         pool = self._pool()
         pool.busy += 1
         try:
-            async with pool.client.stream(method, url, content=body, headers=headers) as response:
-                return Response(response.status_code, response.headers, await self._read(response, max_bytes))
+            async with pool.client.stream(method, self.address + path, content=body, headers=headers) as response:
+                data = await self._read(response.status_code, response.headers, response.aiter_raw(), max_bytes)
+                return Response(response.status_code, response.headers, data)
         except httpx.TransportError as error:
-            reason, tls = _reason(error)
-            if isinstance(error, httpx.TimeoutException):
-                raise RetryableError(f"no connection within {self._connect_seconds:g} s") from None
-            what = "no connection" if isinstance(error, httpx.ConnectError) else "the connection failed"
-            raise RetryableError(f"{what}: {self.redacted(reason)}", tls=tls) from None
+            raise self._failure(error, httpx.TimeoutException, httpx.ConnectError) from None
         finally:
             pool.busy -= 1
+
+    async def _send_directly(
+        self, method: str, path: str, body: bytes, max_bytes: int, headers: Mapping[str, str]
+    ) -> Response:
+        """Send one request on a connection of our own."""
+        import h11
+
+        try:
+            async with asyncio.timeout(self._connect_seconds) as deadline:
+                connection = await self._connections.take()
+        except OSError as error:  # A TimeoutError is one.
+            raise self._failure(error, TimeoutError if deadline.expired() else (), OSError) from None
+        length = {"Content-Length": str(len(body))} if method == "POST" else {}
+        sent = {"Host": self._parts.netloc, "Accept": "*/*", **self._headers, **headers, **length}
+        try:
+            status, received = await connection.ask(method, self._parts.path + path, sent, body)
+            data = await self._read(status, received, connection.body(), max_bytes)
+        except (OSError, h11.RemoteProtocolError) as error:
+            connection.close()
+            raise self._failure(error) from None
+        except BaseException:
+            connection.close()
+            raise
+        self._connections.give(connection)
+        return Response(status, received, data)
+
+    def _failure(self, error: Exception, late: _Kinds = (), unconnected: _Kinds = ()) -> RetryableError:
+        """Return what is raised for a failed connection: too `late`, never made, or lost."""
+        reason, tls = reason_of(error)
+        if isinstance(error, late):
+            return RetryableError(f"no connection within {self._connect_seconds:g} s")
+        what = "no connection" if isinstance(error, unconnected) else "the connection failed"
+        return RetryableError(f"{what}: {self.redacted(reason)}", tls=tls)
 
     async def retried(
         self,
@@ -137,16 +178,22 @@ class HttpClient:
         *,
         seconds: float | None = None,
         hopeless: Callable[[RetryableError, bool], bool] = lambda again, over: again.costly,
+        place: Callable[[bool], Awaitable[None]] | None = None,
     ) -> T:
         """Repeat `attempt` until it succeeds, for `patience` seconds after the first failure; then raise `Broken`.
 
         All tries together may take `patience` + `seconds`. `hopeless(again, over)` is called after each failure: True
-        ends the tries at once.
+        ends the tries at once. Each try waits for `place`, called with whether it is a repetition; that is no failure,
+        so it does not count as patience.
         """
         tries, failed_at, limit = 0, 0.0, None if seconds is None else patience + seconds
         try:
             async with asyncio.timeout(limit) as deadline:
                 while True:
+                    if place is not None:
+                        began = time.monotonic()
+                        await place(tries > 0)
+                        failed_at += (time.monotonic() - began) * bool(failed_at)
                     tries += 1
                     try:
                         outcome = await attempt()
@@ -171,6 +218,7 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Close the connections."""
+        self._connections.close()
         pools, self._pools = self._pools, []
         for pool in pools:
             await pool.client.aclose()
@@ -187,16 +235,14 @@ class HttpClient:
         import httpx
 
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._keep, keepalive_expiry=30.0)
-        host = urlsplit(self.address).hostname or ""
         try:
-            if self._transport is None and self._tls is None:
-                self._tls = httpx.create_ssl_context()  # Once: to read the certificates takes a while.
+            tls = self._tls_context() if self._transport is None else None
             return httpx.AsyncClient(
                 headers=self._headers,
                 timeout=httpx.Timeout(None, connect=self._connect_seconds),
                 limits=limits,
-                verify=self._tls or True,
-                trust_env=not (host in ("localhost", "::1") or host.startswith("127.")),  # No proxy for this machine.
+                verify=tls or True,
+                trust_env=not self._local,
                 follow_redirects=False,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 transport=self._transport,
@@ -206,15 +252,24 @@ class HttpClient:
                 f"the proxy or certificate settings of the environment are unusable: {self.redacted(str(error))}"
             ) from None
 
-    async def _read(self, response: "httpx.Response", max_bytes: int) -> bytes:
+    def _tls_context(self) -> ssl.SSLContext:
+        import httpx
+
+        if self._tls is None:  # Once: to read the certificates takes a while.
+            self._tls = httpx.create_ssl_context()
+        return self._tls
+
+    async def _read(
+        self, status: int, headers: Mapping[str, str], parts: AsyncIterator[bytes], max_bytes: int
+    ) -> bytes:
         """Return the raw body. Raise `RetryableError` if it is too large; of a refusal's body, return the beginning."""
-        refused = response.status_code >= 300
-        if response.headers.get("content-encoding", "identity") != "identity":
+        refused = status >= 300
+        if headers.get("content-encoding", "identity") != "identity":
             if refused:
                 return b""
             raise RetryableError("it answered a compressed body, which was not asked for", costly=True)
         data = bytearray()
-        async for part in response.aiter_raw():
+        async for part in parts:
             data += part
             if refused and len(data) > PAGE_BYTES:
                 return bytes(data[:PAGE_BYTES])
@@ -235,16 +290,3 @@ def seconds_of(retry_after: str | None) -> float | None:
         except (ValueError, OverflowError):
             return None
     return min(max(seconds, 0.0), RETRY_AFTER_CAP) if seconds == seconds else None
-
-
-def _reason(error: BaseException) -> tuple[str, bool]:
-    """Return the innermost message of a failed connection, and whether TLS is impossible with this server."""
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
-        chain.append(link)
-        link = link.exceptions[0] if isinstance(link, BaseExceptionGroup) else link.__cause__ or link.__context__
-    # Its other subclasses say that a connection ended or that more is to come, not that it cannot be.
-    tls = any(type(link_error) in (ssl.SSLError, ssl.SSLCertVerificationError) for link_error in chain)
-    words = [f"{type(link_error).__name__}: {link_error}" for link_error in chain if str(link_error)]
-    return (words[-1] if words else type(error).__name__), tls

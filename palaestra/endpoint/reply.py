@@ -67,6 +67,10 @@ class Totals:
     cost: float = 0.0
     estimated: int = 0
     """Number of answers whose token figures are our estimates."""
+    refused_for_rate: int = 0
+    """Number of requests that the server refused because there were too many; each was sent again."""
+    at_once: int = 0
+    """Number of requests that may be sent at once now: it falls when the server refuses some for their rate."""
 
     def add(self, usage: Usage) -> None:
         """Add one answer to the totals."""

@@ -68,3 +68,14 @@ def test_the_page_of_results_says_what_the_committed_files_say(load, tmp_path):
     (tmp_path / "results.md").write_text(emptied, encoding="utf-8")
     assert load("smollm2_suite.py")["main"](["--write-only", "--page", str(tmp_path / "results.md")]) == 0
     assert (tmp_path / "results.md").read_text("utf-8") == page.read_text("utf-8") != emptied
+
+
+def test_an_evaluation_of_a_served_model_is_measured_with_what_its_server_saw(load, tmp_path, capsys):
+    out = tmp_path / "found.json"
+    flags = f"--at-once 4 --episodes 3 --rounds 2 --latency 0.2 --peers nobody --out {out}"
+    assert load("evaluation.py")["main"](flags.split()) == 1, "a target that cannot be judged is missed"
+    record = json.loads(out.read_text())
+    row = record["cases"]["4"]["palaestra, eval"]
+    assert row["requests"] == 24 and row["peak"] == 4 and 0 < row["mean"] <= 4
+    assert row["cpu_ms"] > 0 and row["wall_ms"] >= 1000 * 3 * 2 * 0.2 / 12
+    assert "not installed" in record["missing"]["nobody"]

@@ -154,6 +154,20 @@ def test_a_model_is_compared_with_the_script(capsys, tmp_path):
     assert "tasks won 5" in words(out)
 
 
+def test_a_small_model_of_this_process_is_measured_greedily_too_and_its_speed_is_told(capsys, tmp_path):
+    tokenizer, path = families.TOKENIZERS["tiny"], tmp_path / "figures.json"
+    export(tiny_model(len(tokenizer), layers=1), tokenizer, tmp_path / "newborn")
+    asked = ("--tasks", "4", "--max-turn-tokens", "8", "--device", "cpu", "--model", str(tmp_path / "newborn"))
+    status, out, err = run(capsys, *asked, "--json", str(path))
+    assert status == 0, err
+    assert "sampled greedy" in words(out)
+    assert re.search(r"newborn: [\d,]+ tokens in [\d.]+ s, [\d,]+ a second", words(out))
+    figures = json.loads(path.read_text())
+    assert figures["greedy"]["samples"] == 1 and figures["tokens_per_second"] > 0
+    status, out, err = run(capsys, *asked, "--no-greedy")
+    assert status == 0 and "greedy" not in words(out + err)
+
+
 def test_forty_columns_are_enough(capsys, rates, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     status, out, _ = run(capsys, "--model", "1", "--against", "0.3", "--tasks", "100", "--samples", "4", "--greedy")
@@ -238,7 +252,7 @@ def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
 
     monkeypatch.setattr("palaestra.cli.eval.open_agent", open_agent)
     monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
-    monkeypatch.setattr("palaestra.cli.eval.display", interrupted)
+    monkeypatch.setattr("palaestra.cli.measuring.display", interrupted)
     status, _, _ = run(capsys, "--tasks", "50")
     assert status == 130
     assert kept == [{}], "before the agent is closed"

@@ -1,10 +1,11 @@
 """Results on standard output and progress on standard error; `--json -` prints the results alone, on every command."""
 
 import json
+import re
 
 import families
 import pytest
-from commands import refused, run
+from commands import refused, run, words
 
 from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
@@ -125,3 +126,18 @@ def test_a_step_shows_how_many_episodes_were_cut_if_these_are_more_than_a_tenth(
     few, many = capsys.readouterr().err.splitlines()
     assert "cut" not in few
     assert many.endswith("reward 0.50  cut by length 25%")
+
+
+def test_an_evaluation_is_a_table_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch):
+    def shown():
+        with display() as show:
+            for way, value in (("sampled", 0.25), ("greedy", 0.5)):
+                figures = {"rewards/success/mean": value, "success/low": 0.1, "success/high": 0.625, "tokens": 1234.0}
+                show(Progress(way, 2, 8, figures))
+                show(Progress(way, 4, 8, figures))
+        return capsys.readouterr().err
+
+    assert shown().splitlines()[0].startswith("sampled           2/8  success 0.25  [0.10, 0.62]  1,234 tokens")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    last = words(shown()).rpartition("episodes success, 95 % tokens s left")[2]
+    assert re.search(r"sampled 4/8 0.250 \[0.10, 0.62\] 1,234 \S+ greedy 4/8 0.500 \[0.10, 0.62\] 1,234", last)

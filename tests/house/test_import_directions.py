@@ -48,7 +48,7 @@ class Rule:
 # The first rule that fits a module decides.
 RULES = (
     Rule("palaestra.registry", FRONT, frozenset({"gymnasium"}), lazily=frozenset({"pettingzoo"})),
-    Rule("palaestra.endpoint", FRONT, frozenset({"numpy"}), lazily=frozenset({"httpx"})),
+    Rule("palaestra.endpoint", FRONT, frozenset({"numpy"}), lazily=frozenset({"httpx", "h11"})),
     # The command line imports a command's module when it is called; so only its front has to wait with the rooms.
     Rule("palaestra.cli", ("palaestra",), frozenset({"numpy", "gymnasium", "tyro", "rich", "packaging"}), lazily=HEAVY),
     Rule("palaestra.__main__", ("palaestra.cli",), frozenset()),

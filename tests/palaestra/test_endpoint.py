@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.endpoint import Endpoint, EndpointConfig, client, http, pace
+from palaestra.endpoint.pace import AtOnce
 from palaestra.errors import Broken, ConfigError, MissingExtra, UsageError
 
 QUESTION = [{"role": "user", "content": "What is 6 * 7?"}]
@@ -234,6 +235,7 @@ def test_retries_wait_longer_each_time_but_never_past_the_patience(monkeypatch):
         async def work(endpoint):
             monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: now[0]))
             monkeypatch.setattr(http.asyncio, "sleep", sleep)
+            monkeypatch.setattr(AtOnce, "refused", lambda places, wait: None)  # It waits by the loop's own clock.
             try:
                 return await endpoint.complete(QUESTION)
             finally:
@@ -461,6 +463,92 @@ def test_questions_are_out_at_once_and_never_more_than_allowed():
     with FakeServer(behave) as server:
         assert using(server, work, max_concurrent=4) == 12
         assert server.peak == 4
+
+
+def test_a_connection_is_used_again_and_one_that_the_server_has_closed_is_replaced():
+    def closing(seen):
+        reply = said(str(len(server.seen)))
+        reply.headers = {"Connection": "close"} if len(server.seen) == 3 else {}
+        return reply
+
+    async def work(endpoint):
+        opened = set()
+        for number in range(1, 6):
+            assert (await endpoint.complete(QUESTION)).content == str(number)
+            opened |= set(server._open)
+        await asyncio.gather(*(endpoint.complete(QUESTION) for _ in range(4)))
+        for task in list(server._open):  # The server ends idle connections, and says nothing.
+            server._loop.call_soon_threadsafe(task.cancel)
+        while server._open:
+            await asyncio.sleep(0.01)
+        assert (await endpoint.complete(QUESTION)).content == "10"
+        return len(opened), endpoint.totals
+
+    with FakeServer(closing) as server:
+        connections, totals = using(server, work)
+    assert connections == 2
+    assert totals.tries == totals.answers == 10, "no request was lost on a dead connection"
+
+
+def test_requests_at_once_adapt_to_a_server_that_refuses_some_for_their_rate():
+    allowed = 5
+
+    async def behave(seen):
+        if server.busy > allowed:
+            return Reply(error(429, "slow").body, 429, {"Retry-After": "0.01"})
+        await asyncio.sleep(0.005)
+        return said()
+
+    async def work(endpoint):
+        nonlocal allowed
+        await asyncio.gather(*(endpoint.complete(QUESTION) for _ in range(200)))
+        few, refused = endpoint.totals.at_once, endpoint.totals.refused_for_rate
+        allowed = 1000
+        await asyncio.gather(*(endpoint.complete(QUESTION) for _ in range(600)))
+        return endpoint.totals, few, refused
+
+    with FakeServer(behave) as server:
+        totals, few, refused = using(server, work, max_concurrent=32)
+    assert totals.answers == 800 and totals.unanswered == 0
+    assert 1 <= few <= 8
+    assert 0 < refused < 200
+    assert totals.at_once == 32 and totals.refused_for_rate == refused
+
+
+def test_while_a_server_asks_to_wait_nothing_is_sent_and_a_repetition_goes_first():
+    async def work():
+        loop, places, order = asyncio.get_running_loop(), AtOnce(2), []
+
+        async def asked(name, first):
+            await places.take(first)
+            order.append(name)
+            places.give()
+
+        await places.take(False)
+        await places.take(False)
+        began = loop.time()
+        places.refused(0.1)
+        places.give()
+        places.give()
+        await asyncio.gather(asked("new", False), asked("again", True))
+        return loop.time() - began, order, places.limit
+
+    seconds, order, limit = asyncio.run(work())
+    assert seconds >= 0.1 and order == ["again", "new"] and limit == pytest.approx(1.4)
+
+
+def test_a_place_is_free_again_when_whoever_waits_for_it_is_cancelled():
+    async def work():
+        places = AtOnce(1)
+        await places.take(False)
+        waiting = [asyncio.ensure_future(places.take(False)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        places.give()  # The second has the place, and does not know it yet.
+        waiting[1].cancel()
+        await asyncio.wait_for(waiting[2], 10.0)
+
+    asyncio.run(work())
 
 
 def test_a_free_question_finds_a_wrong_key_or_a_page_before_anything_is_played():

@@ -139,7 +139,9 @@ def test_an_evaluation_tells_how_far_it_is():
     assert [(progress.stage, progress.step, progress.total) for progress in shown] == [
         ("sampled", step, 6) for step in range(1, 7)
     ]
-    assert shown[-1].metrics == {"rewards/success/mean": 1.0}
+    low, high = clopper_pearson(1.0, 3)
+    last = {"rewards/success/mean": 1.0, "success/low": low, "success/high": high, "tokens": 0}
+    assert shown[-1].metrics == pytest.approx(last), "three tasks, not six episodes"
 
 
 def test_progress_says_nothing_of_success_while_all_broke():

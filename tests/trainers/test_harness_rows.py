@@ -205,7 +205,7 @@ def test_usage_counts_the_tokens_that_were_read_and_sampled():
 def test_play_over_a_released_engine_says_so():
     class Released(Numbered):
         released = True
-        version, shares_weights = 0, True
+        version, shares_weights, shares_memory = 0, True, True
 
         def close(self): ...
         def update_weights(self, tensors, version): ...

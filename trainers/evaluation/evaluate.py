@@ -3,19 +3,21 @@
 Not in this module: the statistics (`statistics`, `intervals`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Ending, Episode, Start, Status
+from palaestra.errors import SpendingLimit
 from palaestra.protocols import Arena
 from palaestra.trainers.evaluation import statistics
 from palaestra.trainers.evaluation.intervals import difference_interval
 from palaestra.trainers.evaluation.metrics import episode_metrics, facts_of
 from palaestra.trainers.evaluation.statistics import PairedDifference, Samples, estimate, powers_of_two
+from palaestra.trainers.evaluation.success_so_far import SuccessSoFar
 from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.samplers.seats import seated, seats_of
 from palaestra.trainers.samplers.task_of_group import held_out
@@ -60,6 +62,8 @@ class Report:
     and `bootstrap maj@k` are the papers' metrics, from 1000 resamples with replacement."""
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Means of the reward's other parts with values from 0 to 1: `value`, `low`, `high` and `tasks`."""
+    stopped: str = ""
+    """Reason why only a part of the episodes was played, such as a spending limit; "" if all were."""
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Report of each environment of a mixture. The other metrics are over all, weighted as the mixture is."""
 
@@ -106,6 +110,8 @@ def evaluate(
     seed: int = 0,
     stage: str = "evaluation",
     seats: Sequence[str] = (),
+    greedy: bool = False,
+    earlier: Iterable[Episode] = (),
     ended: Callable[[Episode], object] | None = None,
     ranks: Ranks = ALONE,
     on_progress: OnProgress = ignore,
@@ -114,38 +120,66 @@ def evaluate(
     task order.
 
     Each episode is passed to `ended` when it ends. In a game all seats are played, and the metrics are over `seats`
-    (all seats if it is empty). Each rank plays its share of the tasks, and all ranks get all episodes.
+    (all seats if it is empty). Each rank plays its share of the tasks, and all ranks get all episodes. `greedy` marks
+    the starts as greedy, which sets the temperature to 0. `earlier` are scored episodes of another call with the same
+    settings: they are not played again.
     """
     task_list, table = held_out(arena, tasks), seats_of(arena)
     tasks = len(task_list)
     agent = in_every_seat(agent, table)
 
-    starts = held_out_starts(task_list, samples, seed, ranks)
+    episode_by_key = {episode.start.key: episode for episode in earlier}
+    starts: list[Start] = []
     episodes: list[Episode] = []
-    scored, successes = 0, 0.0
-    playing = play(agent, arena, seated(starts, table), limits=limits, temperature=temperature, obey_temperature=True)
-    with closing(playing):
+    for start in held_out_starts(task_list, samples, seed, ranks, greedy):
+        together = list(seated([start], table))
+        if all(seat_start.key in episode_by_key for seat_start in together):
+            episodes += [episode_by_key[seat_start.key] for seat_start in together]
+        else:  # A game is played again as a whole.
+            starts += together
+    so_far = SuccessSoFar(episode for episode in episodes if _counts(episode, seats))
+    total, sampled = tasks * samples * max(1, len(table)), agent.engine.sampled
+    playing = play(agent, arena, starts, limits=limits, temperature=temperature, obey_temperature=True)
+    with until_spent() as reasons, closing(playing):
         for episode in playing:
             episodes.append(episode)
             if ended is not None:
                 ended(episode)
-            if episode.reward is not None and _counts(episode, seats):
-                scored, successes = scored + 1, successes + episode.parts["success"]
-            metrics = {"rewards/success/mean": successes / scored} if scored else {}
-            on_progress(Progress(stage, len(episodes), tasks * samples * max(1, len(table)), metrics))
+            if _counts(episode, seats):
+                so_far.add(episode)
+            metrics = so_far.metrics(agent.engine.sampled - sampled, len(episodes) == total)
+            on_progress(Progress(stage, len(episodes), total, metrics))
     episodes = [episode for rank_episodes in ranks.gathered(episodes) for episode in rank_episodes]
     episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
     counted = [episode for episode in episodes if _counts(episode, seats)]
-    return summarise(counted, tasks, samples, temperature), episodes
+    return partial_report(summarise(counted, tasks, samples, temperature), counted, reasons), episodes
 
 
-def held_out_starts(tasks: Sequence[tuple[str, int]], samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
+@contextmanager
+def until_spent() -> Iterator[list[str]]:
+    """End the block where a spending limit is reached. The list that is yielded then holds the reason."""
+    reasons: list[str] = []
+    try:
+        yield reasons
+    except SpendingLimit as limit:
+        reasons.append(str(limit))
+
+
+def partial_report(report: Report, episodes: Sequence[Episode], reasons: Sequence[str]) -> Report:
+    """Return the report, which counts only the tasks that were played if play was stopped for these reasons."""
+    tasks = len({episode.start.key[:2] for episode in episodes})
+    return replace(report, tasks=tasks, stopped="; ".join(reasons)) if reasons else report
+
+
+def held_out_starts(
+    tasks: Sequence[tuple[str, int]], samples: int, seed: int, ranks: Ranks = ALONE, greedy: bool = False
+) -> Iterator[Start]:
     """Yield the starts that a rank plays in an evaluation of these (environment, task) pairs."""
     for place in range(ranks.rank, len(tasks), ranks.count):
         env, task = tasks[place]
         for sample in range(samples):
             number = SEEDS_BEYOND_TRAINING + (seed * len(tasks) + place) * samples + sample
-            yield Start(task=task, seed=number, group=place, env=env)
+            yield Start(task=task, seed=number, group=place, env=env, greedy=greedy)
 
 
 def by_seat(
@@ -225,9 +259,15 @@ def successes_by_task(episodes: Sequence[Episode]) -> dict[tuple[str, int], list
     return successes
 
 
-def compare(first: Sequence[Episode], second: Sequence[Episode]) -> PairedDifference:
-    """Compare the episodes of two agents on the same tasks, task by task."""
-    return statistics.compare(successes_by_task(first), successes_by_task(second))
+def compare(first: Sequence[Episode], second: Sequence[Episode], common_only: bool = False) -> PairedDifference:
+    """Compare the episodes of two agents on the same tasks, task by task. With `common_only`, leave out tasks that only
+    one of them has played.
+    """
+    rows, other_rows = successes_by_task(first), successes_by_task(second)
+    if common_only:
+        common = rows.keys() & other_rows.keys()
+        rows, other_rows = ({task: by_task[task] for task in common} for by_task in (rows, other_rows))
+    return statistics.compare(rows, other_rows)
 
 
 def _answers_by_task(scored: Sequence[Episode]) -> list[list[str | None]]:

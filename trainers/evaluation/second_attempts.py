@@ -6,9 +6,9 @@ ready, from the same start as in training (`samplers.reagent_u`). Not in this mo
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palaestra.agents import Agent, TokenLimits, play
@@ -20,7 +20,9 @@ from palaestra.trainers.evaluation.evaluate import (
     Report,
     compare,
     held_out_starts,
+    partial_report,
     summarise,
+    until_spent,
 )
 from palaestra.trainers.evaluation.statistics import PairedDifference
 from palaestra.trainers.reward.async_scoring import JudgeFunction, Scoring
@@ -64,19 +66,23 @@ def attempts(
     limits: TokenLimits | None = None,
     seed: int = 0,
     stage: str = "evaluation",
+    greedy: bool = False,
+    earlier: Iterable[Episode] = (),
     ended: Callable[[Episode], object] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Attempts:
     """Play the first `tasks` tasks of the arena's split `samples` times each. Repeat each attempt with its critique.
 
-    Each episode is passed to `ended` when it ends. `scoring` requests the critiques from a judge;
-    `critics` creates one.
+    Each episode is passed to `ended` when it ends. `scoring` requests the critiques from a judge; `critics` creates
+    one. `greedy` and `earlier` are as in `evaluate`.
     """
     if seats := seats_of(arena):
         raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
     task_list, limits = held_out(arena, tasks), limits or TokenLimits()
-    queue = deque(held_out_starts(task_list, samples, seed))
-    total, answered, fault = len(queue), 0, ""
+    queue = deque(held_out_starts(task_list, samples, seed, greedy=greedy))
+    total, fault = len(queue), ""
+    by_attempt = _attempts_before(queue, earlier, scoring)
+    answered = len(by_attempt[True])
 
     def starts() -> Iterator[Start | None]:
         nonlocal answered, fault
@@ -88,8 +94,8 @@ def attempts(
                 queue.appendleft(second_start(scored, number, limits.max_episode_tokens // _OF_PREFIX))
             yield queue.popleft() if queue else None
 
-    by_attempt: tuple[list[Episode], list[Episode]] = ([], [])
-    with closing(play(agent, arena, starts(), limits=limits, temperature=temperature)) as finished_episodes:
+    playing = play(agent, arena, starts(), limits=limits, temperature=temperature)
+    with until_spent() as reasons, closing(playing) as finished_episodes:
         for episode in finished_episodes:
             is_second = episode.start.seed >= 2 * SEEDS_BEYOND_TRAINING
             by_attempt[is_second].append(episode)
@@ -102,8 +108,33 @@ def attempts(
             on_progress(Progress(stage, len(by_attempt[False]) + len(by_attempt[True]), 2 * total, metrics))
     for episodes in by_attempt:
         episodes.sort(key=lambda episode: episode.start.key[:3])
-    first, second = (summarise(episodes, len(task_list), samples, temperature) for episodes in by_attempt)
+    first, second = (
+        partial_report(summarise(episodes, len(task_list), samples, temperature), episodes, reasons)
+        for episodes in by_attempt
+    )
     return Attempts(first, second, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
+
+
+def _attempts_before(
+    queue: deque[Start], earlier: Iterable[Episode], scoring: Scoring
+) -> tuple[list[Episode], list[Episode]]:
+    """Return the first and second attempts that were played before, and leave the starts of the others in the queue.
+    A first attempt without a second one gets its critique now.
+    """
+    episode_by_key = {episode.start.key: episode for episode in earlier}
+    firsts, seconds = list[Episode](), list[Episode]()
+    for start in [queue.popleft() for _ in range(len(queue))]:
+        later = replace(start, seed=start.seed + SEEDS_BEYOND_TRAINING)
+        first, second = episode_by_key.get(start.key), episode_by_key.get(later.key)
+        if first is None:
+            queue.append(start)
+            continue
+        firsts.append(first)
+        if second is not None:
+            seconds.append(second)
+        else:
+            scoring.put(first)
+    return firsts, seconds
 
 
 def critics(judge: JudgeFunction, **options: Any) -> Scoring:
