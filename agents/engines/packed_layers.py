@@ -94,6 +94,11 @@ def packed_weights(model: Any) -> int:
     return count if count >= _LEAST else 0
 
 
+def is_x86() -> bool:
+    """Return whether this machine has an x86 CPU, the only kind whose layouts are known here."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
 def has_bfloat16() -> bool:
     """Return whether an x86 CPU has instructions for bfloat16."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -110,9 +115,7 @@ def _layers(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _can_pack(model: Any) -> bool:
     return (
-        next(model.parameters()).device.type == "cpu"
-        and platform.machine() in ("x86_64", "AMD64")
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        next(model.parameters()).device.type == "cpu" and is_x86() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     )
 
 

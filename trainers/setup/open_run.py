@@ -1,6 +1,5 @@
 """Open what a run's config names: its environment, model, engine and limits."""
 
-import platform
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ import torch
 from palaestra.agents import TokenLimits
 from palaestra.agents.adapters import adapted, add_adapter
 from palaestra.agents.dialect import prepared
-from palaestra.agents.engines.packed_layers import has_bfloat16
+from palaestra.agents.engines.packed_layers import has_bfloat16, is_x86
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
@@ -151,7 +150,7 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
 
 def _slow_precision(config: RunConfig) -> str:
     """Return a note if a run computes in bfloat16 on an x86 CPU without instructions for it; "" otherwise."""
-    on_cpu = find_device(config.device).type == "cpu" and platform.machine() in ("x86_64", "AMD64")
+    on_cpu = find_device(config.device).type == "cpu" and is_x86()
     setting = ""
     if compute_type(config) == "bfloat16":
         setting = "--scale.precision float32"
