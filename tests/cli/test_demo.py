@@ -7,13 +7,14 @@ from palaestra.cli import demo
 from palaestra.trainers.config.grpo_config import laptop_config
 
 SMALL = {"world": "plain", "kinds": "single", "format": "tags"}
+BRIDGE = {"world": "plain", "kinds": "bridge", "format": "hermes"}
 
 
 @pytest.mark.parametrize(
     ("model", "env_id", "named", "options"),
     [
         ("some", "palaestra/SearchQA-v0", (), SMALL),
-        ("some", "palaestra/SearchQA-v0", ("kinds=bridge", "format=hermes"), SMALL | {"kinds": "bridge", "format": "hermes"}),
+        ("some", "palaestra/SearchQA-v0", ("kinds=bridge", "format=hermes"), BRIDGE),
         ("some", "palaestra/TwoHop-v0", (), {"format": "tags"}),
         ("some", "palaestra/TwoHop-v0=1,palaestra/SearchQA-v0=1", (), {}),
         ("tiny", "palaestra/SearchQA-v0", (), {}),
