@@ -113,7 +113,7 @@ def _blocks(hidden_SD: Tensor) -> list[slice]:
 
 def _logits(ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
     """Return the logits that `Head` computes, divided by the temperature, in place to save memory."""
-    logits_BV = ctx.linear(hidden_BD, weight_VD, bias_V).float()
+    logits_BV: Tensor = ctx.linear(hidden_BD, weight_VD, bias_V).float()
     if ctx.factor != 1.0:
         logits_BV.mul_(ctx.factor)
     if ctx.cap is not None:

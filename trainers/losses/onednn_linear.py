@@ -7,6 +7,7 @@ bits differ. Left out: models that are too small to gain, and other data types, 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -27,9 +28,9 @@ def fast_linear(model: Any) -> Iterator[None]:
     do so wherever they run; recomputed activations need the block.
     """
     helps = can_pack(model) and packed_weights(model)
-    layers = [layer for layer in model.modules() if helps and type(layer) is torch.nn.Linear]
+    layers: list[Any] = [layer for layer in model.modules() if helps and type(layer) is torch.nn.Linear]
     for layer in layers:
-        layer.forward = lambda input, layer=layer: _linear(input, layer.weight, layer.bias)
+        layer.forward = partial(_forward, layer)
     _fast.update(layers)
     try:
         yield
@@ -42,6 +43,11 @@ def fast_linear(model: Any) -> Iterator[None]:
 def linear_of(layer: torch.nn.Module) -> Callable[..., Tensor]:
     """Return the function that multiplies with this layer's weight now: torch's `linear`, or that of oneDNN."""
     return _linear if layer in _fast else linear
+
+
+def _forward(layer: torch.nn.Linear, input: Tensor) -> Tensor:
+    """Return what the layer's own `forward` returns. Its weight is read now, since sharding replaces it."""
+    return _linear(input, layer.weight, layer.bias)
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
