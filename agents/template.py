@@ -163,7 +163,7 @@ def _calls(chat: Chat) -> Iterator[TemplateFinding]:
         state: TemplateSeverity = "broken"
     else:
         wrong = f"the template writes none of its own; the agent must learn {formats.DEFAULT} or what `format` names"
-        remedy, state = "raise it on demonstrations", "warning"
+        remedy, state = "let it imitate: --cold-start.demonstrations 96 --env-options format=tags", "warning"
     yield _finding("call format", name is not None, text, wrong, remedy, state)
 
 

@@ -40,7 +40,7 @@ class PackedLayers:
     def __init__(self, model: Any, precision: EnginePrecision = "same") -> None:
         """Raise UsageError if bfloat16 is wanted and the model is not on a CPU whose layers can be packed."""
         self._model, self._dtype = model, None if precision == "same" else torch.bfloat16
-        if self._dtype is not None and not _can_pack(model):
+        if self._dtype is not None and not can_pack(model):
             raise UsageError(
                 "engine.sampling_precision bfloat16 is for models on an x86 CPU; else set the precision of the whole "
                 "run, --scale.precision bfloat16"
@@ -78,7 +78,7 @@ class PackedLayers:
 
 def _pack(model: Any, dtype: torch.dtype | None) -> Iterator[tuple[Any, Tensor]]:
     """Yield each linear layer with its packed weight; nothing if packing does not help here."""
-    if not _can_pack(model) or (dtype is None and packed_weights(model) == 0):
+    if not can_pack(model) or (dtype is None and packed_weights(model) == 0):
         return
     layers = dict(_layers(model))
     for name, weight in effective_weights(model):
@@ -88,10 +88,22 @@ def _pack(model: Any, dtype: torch.dtype | None) -> Iterator[tuple[Any, Tensor]]
         yield layer, _reorder(layer.weight, dtype)
 
 
+def can_pack(model: Any) -> bool:
+    """Return whether a model is on an x86 CPU for which torch has oneDNN."""
+    return (
+        next(model.parameters()).device.type == "cpu" and is_x86() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    )
+
+
 def packed_weights(model: Any) -> int:
     """Return the number of weights that an engine on a CPU packs for this model; 0 if it is too small to gain."""
     count: int = sum(layer.weight.numel() for _, layer in _layers(model))
     return count if count >= _LEAST else 0
+
+
+def is_x86() -> bool:
+    """Return whether this machine has an x86 CPU, the only kind whose layouts are known here."""
+    return platform.machine() in ("x86_64", "AMD64")
 
 
 def has_bfloat16() -> bool:
@@ -106,14 +118,6 @@ def _layers(model: Any) -> Iterator[tuple[str, Any]]:
         inside_adapter = ".lora_" in name or name.endswith(".base_layer")
         if hasattr(module, "lora_A") or (isinstance(module, nn.Linear) and not inside_adapter):
             yield name, module
-
-
-def _can_pack(model: Any) -> bool:
-    return (
-        next(model.parameters()).device.type == "cpu"
-        and platform.machine() in ("x86_64", "AMD64")
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    )
 
 
 def _reorder(weight: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -31,7 +31,10 @@ from palaestra.judging.verdict import Verdict, read_verdict, written
 
 ENDED = "The agent ended the episode with what it said last."
 _ADD = {"function": {"name": "add", "description": "Add two numbers.", "parameters": {"properties": {"a": 0, "b": 0}}}}
-_SHORT = "Judge the agent's work."
+_SHORT = (
+    "Judge the agent's work. Write <think>what you found</think><critique>advice to the agent</critique>"
+    "<score>one number from 0 to 1</score>"
+)
 _RESULT = re.compile(r"A tool's result:\n\| (.*)")
 _SAID = re.compile(r"The agent says:\n\| (.*)")
 

@@ -42,6 +42,8 @@ _DEMONSTRATIONS = 96
 """Number of demonstrations for a pretrained model, which can write already."""
 _SHORT_CALLS = "format=tags"
 """Call format for a model whose chat template writes none: short, and easy to learn."""
+_SMALL_TASKS = {"palaestra/SearchQA-v0": ("world=plain", "kinds=single")}
+"""Options for a pretrained model, by environment, where rows are too long for a laptop otherwise."""
 _EXPLANATION = (
     "What kind of learning this is: the demonstrations already show how to use the tool, but mostly show guessing. "
     "GRPO finds that using the tool pays, and does it every time. It selects and polishes a skill that is there; it "
@@ -54,7 +56,7 @@ _EXPLANATION = (
 def run(arguments: Sequence[str]) -> int:
     """Train an agent by imitation, then by GRPO beside the controls, and show the success before and after."""
     options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT, default_preset="laptop")
-    config = _with_demonstrations(options.config)
+    config = _for_pretrained(options.config)
     if options.resume is not None:
         raise UsageError("a demo cannot be resumed; to continue training use: palaestra train --resume FOLDER")
     if not config.eval_tasks:
@@ -76,14 +78,19 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _with_demonstrations(config: GRPOConfig) -> GRPOConfig:
-    """Return the config of a demo, in which a pretrained model imitates demonstrations too."""
+def _for_pretrained(config: GRPOConfig) -> GRPOConfig:
+    """Return the config of a demo, in which a pretrained model imitates demonstrations too, of small tasks. Options
+    that the user has named are left as they are.
+    """
     if config.model == "tiny":
         return config
     env, cold_start = config.env, config.cold_start
     writes_calls = template_format(open_tokenizer(config.model)) is not None
-    if not writes_calls and read_mixture(env.env_id) is None and "format" not in env.options:
-        env = replace(env, env_options=(*env.env_options, _SHORT_CALLS))
+    added = _SMALL_TASKS.get(env.env_id, ())
+    if not writes_calls and read_mixture(env.env_id) is None:
+        added = (*added, _SHORT_CALLS)
+    unnamed = (option for option in added if option.partition("=")[0] not in env.options)
+    env = replace(env, env_options=(*env.env_options, *unnamed))
     if cold_start.demonstrations is None:
         cold_start = replace(cold_start, demonstrations=_DEMONSTRATIONS)
     return replace(config, env=env, cold_start=cold_start)

@@ -9,10 +9,12 @@ import logging
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palaestra.agents.adapters import base_name, is_adapter
+from palaestra.agents.engines.packed_layers import has_bfloat16, is_x86, packed_weights
 from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.known_models import located
 from palaestra.agents.local_model import find_device
@@ -21,9 +23,9 @@ from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
 from palaestra.cli.finding import DoctorFinding, reason
 from palaestra.errors import UsageError
-from palaestra.trainers.config.grpo_config import GRPOConfig
+from palaestra.trainers.config.grpo_config import GRPOConfig, laptop_config
 from palaestra.trainers.learn.attention_kernels import kernel_for
-from palaestra.trainers.scale.available_memory import Room, amount
+from palaestra.trainers.scale.available_memory import Room, amount, room_of
 from palaestra.trainers.scale.fit_memory import counted, fits, fitted, refusal
 from palaestra.trainers.scale.memory_estimate import Outline, outline
 
@@ -31,8 +33,8 @@ from palaestra.trainers.scale.memory_estimate import Outline, outline
 def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[DoctorFinding]:
     """Yield the findings about a model; if `run` and `room` are given, also about the memory of that run."""
     try:
-        name = located(name)
-        config, tokenizer, stops = read(name)
+        folder = located(name)
+        config, tokenizer, stops = read(folder)
     except Exception as error:  # Broken files end in errors of every kind, and so does the hub.
         text, _, remedy = reason(error).partition("; ")
         yield _broken("model", text, remedy or "fetch the model again, or pass a model folder, a hub name, or 'tiny'")
@@ -44,8 +46,8 @@ def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) 
         yield _broken("architecture", str(error), "choose a causal language model that transformers knows")
     if shape is not None:
         yield from _architecture(shape)
-        if Path(name).is_dir():
-            yield from _weights(Path(name), shape)
+        if Path(folder).is_dir():
+            yield from _weights(Path(folder), shape)
         if (largest := max(tokenizer.get_vocab().values(), default=0)) >= shape.words:
             text = f"the tokenizer has ids up to {largest}, the model knows {shape.words}"
             yield _broken("vocabulary", text, "take tokenizer and model from the same place")
@@ -53,9 +55,8 @@ def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) 
         yield DoctorFinding(finding.about, finding.text, finding.state, finding.remedy, vital=True)
     if shape is not None and run is not None and room is not None:
         yield from _memory(config, run, room)
-    elif name != "tiny" and find_device("auto").type == "cpu":
-        text = f"there is no GPU; a small model trains by: palaestra train ID --model {name} --preset laptop"
-        yield DoctorFinding("settings", text)
+    elif shape is not None and name != "tiny" and find_device("auto").type == "cpu":
+        yield from _without_gpu(name, folder, config, shape)
 
 
 def read(name: str) -> tuple[Any, Any, list[int]]:
@@ -147,6 +148,20 @@ def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
         yield _broken("weights", text, "what is missing would be random; fetch the model again")
     else:
         yield DoctorFinding("weights", f"{stored}, read from the headers alone")
+
+
+def _without_gpu(name: str, folder: str, config: Any, shape: Outline) -> Iterator[DoctorFinding]:
+    """Yield findings on how to train a model on this CPU: settings, their memory, and the precision to sample in."""
+    text = f"there is no GPU; a small model trains by: palaestra train ID --model {name} --preset laptop"
+    yield DoctorFinding("settings", text)
+    laptop = laptop_config("palaestra/TwoHop-v0", model=folder, device="cpu")
+    *_, total = _memory(config, laptop, room_of(find_device("cpu")))
+    yield replace(total, about="with --preset laptop", text=f"memory in all: {total.text}")
+    if is_x86() and packed_weights(shape.model):
+        text = "this CPU has no instructions for bfloat16, in which it would be several times slower: keep float32"
+        if has_bfloat16():
+            text = "this CPU has instructions for bfloat16; play is faster with --engine.sampling-precision bfloat16"
+        yield DoctorFinding("precision", text)
 
 
 def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[DoctorFinding]:

@@ -16,7 +16,7 @@ from datasets import Dataset
 
 from palaestra import arena
 from palaestra.agents.local_model import LocalModel, serve
-from palaestra.agents.play import TokenLimits, play
+from palaestra.agents.token_limits import TokenLimits, play
 from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
 

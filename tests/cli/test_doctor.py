@@ -441,6 +441,22 @@ def test_a_wrong_request_exits_with_2(capsys):
         assert "Traceback" not in capsys.readouterr().err
 
 
-def test_without_a_gpu_the_settings_for_a_laptop_are_proposed(capsys, sound):
-    assert main(["doctor", str(sound)]) == 0
-    assert f"--model {sound} --preset laptop" in " ".join(capsys.readouterr().out.split())
+def test_without_a_gpu_the_settings_for_a_laptop_are_proposed_with_their_memory(capsys, sound, monkeypatch):
+    monkeypatch.setattr(model_check, "located", lambda name: str(sound) if name == "smollm2" else name)
+    _, found, _ = told(capsys, "smollm2")
+    assert found["settings"]["text"].endswith("--model smollm2 --preset laptop"), "the name is shown, not its folder"
+    assert "format=tags" in found["call format"]["remedy"]
+    _, asked, _ = told(capsys, "smollm2", "--preset", "laptop", "--device", "cpu")
+    needed, memory = asked["memory in all"]["text"].partition(";")[0], found["with --preset laptop"]
+    assert (memory["state"], memory["text"].partition(";")[0]) == ("ok", f"memory in all: {needed}")
+    monkeypatch.setattr(room, "available_memory", lambda: 1000)
+    assert told(capsys, "smollm2")[1]["with --preset laptop"]["state"] == "warning"
+
+
+@pytest.mark.parametrize(("native", "text"), [(True, "--engine.sampling-precision bfloat16"), (False, "keep float32")])
+def test_a_cpu_is_told_whether_bfloat16_is_fast(capsys, sound, monkeypatch, native, text):
+    monkeypatch.setattr(model_check, "is_x86", lambda: True)
+    monkeypatch.setattr(model_check, "has_bfloat16", lambda: native)
+    assert "precision" not in told(capsys, sound)[1], "a model as small as this gains nothing"
+    monkeypatch.setattr(model_check, "packed_weights", lambda model: 1)
+    assert text in told(capsys, sound)[1]["precision"]["text"]

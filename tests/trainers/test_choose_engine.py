@@ -97,7 +97,7 @@ def test_engines_of_one_run_share_its_servers_which_end_with_the_last_engine(gpu
     monkeypatch.setattr(Server, "stop", lambda self: ended.append(self))
     monkeypatch.setattr(own_servers, "watch", lambda *_: None)
     first, second = (vllm_engine(a_run(kind="vllm"), MODEL, [3], slots=4, seed=0) for _ in range(2))
-    assert first.own is second.own
+    assert first.own_servers is second.own_servers
     assert first.shares_memory
     assert len(started) == 1
     first.close()

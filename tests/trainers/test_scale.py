@@ -361,7 +361,7 @@ def test_imitation_in_every_mode_at_once_goes_on_where_it_stopped(agent, tmp_pat
 
 def test_bfloat16_on_a_cpu_without_instructions_for_it_is_noted(agent, tmp_path, monkeypatch):
     monkeypatch.setattr(open_run, "has_bfloat16", lambda: False)
-    monkeypatch.setattr(open_run.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(open_run, "is_x86", lambda: True)
     notes = {kind: settled(run_of(agent, precision=kind), tmp_path)[1] for kind in ("bfloat16", "float32", "auto")}
     assert "several times slower than --scale.precision float32" in notes["bfloat16"]
     assert notes["float32"] == notes["auto"] == ""

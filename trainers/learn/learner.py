@@ -7,7 +7,7 @@ Not here: the computation of gradients (`update`, `imitation`), and saving a lea
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,7 @@ from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.forward import shares_beginnings
 from palaestra.trainers.learn.learning_rate import rate_at
 from palaestra.trainers.losses.critic import Critic
+from palaestra.trainers.losses.onednn_linear import fast_linear
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
 from palaestra.trainers.scale.fsdp import divided, whole_number, whole_weights
 from palaestra.trainers.scale.master_weights import Masters
@@ -100,11 +101,14 @@ class Learner(Generic[RunConfigT]):
         """Return the factor by which the learning rates are multiplied in the next step."""
         return self.rate_factor * rate_at(self.step, self.steps, self.config.optimizer)
 
-    def computing(self) -> AbstractContextManager[None]:
-        """Return a context for forward passes that are followed by a backward pass. With `scale.gradient_checkpointing`
-        the layers' activations are checkpointed in it.
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Hold a context for forward passes and their backward passes, with linear layers by oneDNN where that is
+        faster. With `scale.gradient_checkpointing` the layers' activations are checkpointed in it.
         """
-        return checkpointed(self.model) if self.config.scale.gradient_checkpointing else nullcontext()
+        activations = checkpointed(self.model) if self.config.scale.gradient_checkpointing else nullcontext()
+        with fast_linear(self.model), activations:
+            yield
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.learn.rank_passes import passes
 from palaestra.trainers.losses.critic import Critic
 from palaestra.trainers.losses.kl import KL
+from palaestra.trainers.losses.onednn_linear import fast_linear
 from palaestra.trainers.scale.ranks import Ranks
 
 PerSample = tuple[NDArray[np.float32], ...]
@@ -67,7 +68,7 @@ def _scored(
             continue
         packed = pack([batch.episodes[i] for i in nonempty], [0.0] * len(nonempty)).to(device)
         logprobs_N, values_N = torch.zeros_like(packed.sampled_logprobs_N), torch.zeros_like(packed.sampled_logprobs_N)
-        with torch.no_grad():
+        with torch.no_grad(), fast_linear(model):  # As in `update`, so that the last bits are equal.
             for micro, counts in passes(model, packed, config.optimizer.micro_batch_tokens, ranks):
                 forward_scores = token_logprobs(model, micro, config.play.temperature)
                 if counts:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from palaestra.agents.head import Head
 from palaestra.errors import UsageError
+from palaestra.trainers.losses.onednn_linear import linear_of
 
 BLOCK = {"cpu": 256, "cuda": 1024}
 """Tokens per block, by device: few on a CPU to fit into its cache, more on a GPU to fill it."""
@@ -50,6 +51,7 @@ class _Blocks(torch.autograd.Function):
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
         ctx.factor, ctx.cap, ctx.temperature = head.scale, head.cap, temperature
+        ctx.linear = linear_of(head.layer)
         figures_S3 = hidden_SD.new_empty((len(ids_S), 3), dtype=torch.float32)
         for block in _blocks(hidden_SD):
             logits_BV = _logits(ctx, hidden_SD[block], weight_VD, bias_V)
@@ -91,7 +93,7 @@ class _Blocks(torch.autograd.Function):
                 by_bias_V += gradient_BV.sum(0)
             gradient_BV = gradient_BV.to(weight_VD.dtype)
             if by_hidden_SD is not None:
-                by_hidden_SD[block] = gradient_BV @ weight_VD
+                by_hidden_SD[block] = ctx.linear(gradient_BV, weight_VD.T)
             if by_weight_VD is not None:
                 _add_product(by_weight_VD, gradient_BV.T, hidden_SD[block])
         return (
@@ -111,7 +113,7 @@ def _blocks(hidden_SD: Tensor) -> list[slice]:
 
 def _logits(ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
     """Return the logits that `Head` computes, divided by the temperature, in place to save memory."""
-    logits_BV = torch.nn.functional.linear(hidden_BD, weight_VD, bias_V).float()
+    logits_BV: Tensor = ctx.linear(hidden_BD, weight_VD, bias_V).float()
     if ctx.factor != 1.0:
         logits_BV.mul_(ctx.factor)
     if ctx.cap is not None:

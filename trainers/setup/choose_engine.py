@@ -81,11 +81,13 @@ def vllm_engine(config: GRPOConfig, model: Any, stops: Iterable[int], **options:
     if config.engine.urls:
         return VllmEngine(model, stops, **engine, **options)
     launches = tuple(own_launches(config))
-    own = _running.get(launches)
-    if own is None:
+    servers = _running.get(launches)
+    if servers is None:
         log.info("starting vLLM for this run; a large model takes minutes")
-        own = _running[launches] = OwnServers(launches)
-        own.start()
-        own.watch_in_background()
+        servers = _running[launches] = OwnServers(launches)
+        servers.start()
+        servers.watch_in_background()
     shared = not config.engine.gpus and find_device(config.device).type == "cuda"
-    return VllmEngine(model, stops, **engine | {"urls": own.urls}, own=own, shares_memory=shared, **options)
+    return VllmEngine(
+        model, stops, **engine | {"urls": servers.urls}, own_servers=servers, shares_memory=shared, **options
+    )

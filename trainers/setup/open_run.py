@@ -1,6 +1,5 @@
 """Open what a run's config names: its environment, model, engine and limits."""
 
-import platform
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,7 +12,7 @@ import torch
 from palaestra.agents import TokenLimits
 from palaestra.agents.adapters import adapted, add_adapter
 from palaestra.agents.dialect import prepared
-from palaestra.agents.engines.packed_layers import has_bfloat16
+from palaestra.agents.engines.packed_layers import has_bfloat16, is_x86
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
@@ -85,8 +84,8 @@ def engine_maker(config: RunConfig) -> EngineMaker:
         return partial(TorchEngine if here().count == 1 else WholeEngine, **built_in)
     if engine.kind == "process":
         return partial(ProcessEngine, **built_in, deadline=engine.restart_seconds)
-    mine = replace(config, engine=replace(engine, urls=servers(engine.urls, here())))
-    return partial(vllm_engine, mine)
+    rank_config = replace(config, engine=replace(engine, urls=servers(engine.urls, here())))
+    return partial(vllm_engine, rank_config)
 
 
 def servers(urls: Sequence[str], ranks: Ranks) -> tuple[str, ...]:
@@ -153,7 +152,7 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
 
 def _slow_precision(config: RunConfig) -> str:
     """Return a note if a run computes in bfloat16 on an x86 CPU without instructions for it; "" otherwise."""
-    on_cpu = find_device(config.device).type == "cpu" and platform.machine() in ("x86_64", "AMD64")
+    on_cpu = find_device(config.device).type == "cpu" and is_x86()
     setting = ""
     if compute_type(config) == "bfloat16":
         setting = "--scale.precision float32"

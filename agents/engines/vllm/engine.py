@@ -54,13 +54,13 @@ class VllmEngine(BackgroundEngine):
         answer_seconds: float = 600.0,
         restart_seconds: float = 300.0,
         api_key_env: str = "",
-        own: OwnServers | None = None,
+        own_servers: OwnServers | None = None,
         shares_memory: bool = False,
     ) -> None:
         """`model` is the model in training. `slots` is ignored: the servers decide how many turns run at once.
 
         `weights_folder` is a folder that servers on other machines can read too. `answer_seconds` is the timeout of one
-        turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again. `own`
+        turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again. `own_servers`
         are servers that end with their last engine; they sleep while the trainer learns if they use its memory
         (`shares_memory`).
         """
@@ -70,7 +70,7 @@ class VllmEngine(BackgroundEngine):
             )
         super().__init__("palaestra-vllm")
         self.model, self.seed, self.version = model, seed, 0
-        self.own, self.shares_memory = own, shares_memory
+        self.own_servers, self.shares_memory = own_servers, shares_memory
         self._stops = frozenset(stops)
         self._words = model.config.get_text_config().vocab_size
         self._fleet = Fleet(urls, Secret(api_key_env), answer_seconds, restart_seconds)
@@ -180,7 +180,7 @@ class VllmEngine(BackgroundEngine):
             self._files.close()
         if self._transfer is not None:
             self._transfer.close()
-        self.own = None
+        self.own_servers = None
 
     def _give_function(
         self, pairs: list[tuple[str, Any]], number: int

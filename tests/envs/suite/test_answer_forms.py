@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 
 import gymnasium
 import pytest
@@ -55,6 +56,16 @@ def test_the_system_text_says_the_form_of_an_answer_and_that_form_is_paid(env_id
     for task in (tasks[index] for index in range(12)):
         assert paid(author, task, form.format(task.answer)) == 1.0
         assert paid(author, task, form.format(f"not {task.answer}, {task.answer} or {task.answer}1")) == 0.0
+
+
+@pytest.mark.parametrize("rubric", [True, False])
+def test_a_judge_that_fills_in_the_blocks_of_its_system_text_is_paid(rubric):
+    author = gymnasium.make("palaestra/Judge-v0", rubric=rubric).unwrapped.author
+    blocks = re.findall(r"<(\w+)>.+?</\1>", author.system)
+    task = author.task_set("train")[0]
+    answer = "".join(f"<{block}>{task.answer if block == 'score' else 'well'}</{block}>" for block in blocks)
+    attempt = Attempt(task, ({"role": "assistant", "content": answer},), answer, (), 1)
+    assert author.reward(attempt)["success"] == 1.0
 
 
 def test_what_a_seat_is_told_to_begin_with_is_read():

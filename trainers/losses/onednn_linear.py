@@ -1,0 +1,82 @@
+"""Linear layers by oneDNN while a learner computes on an x86 CPU.
+
+torch multiplies float32 matrices with MKL, which uses half the width of an AMD CPU's AVX-512. oneDNN, which torch has
+too, uses all of it: an EPYC made 220 to 250 in place of 100 GFLOPS a core. The sums have another order, so the last
+bits differ. Left out: models that are too small to gain, and other data types, for which torch chooses oneDNN itself.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from palaestra.agents.engines.packed_layers import can_pack, packed_weights
+
+_fast: WeakSet[torch.nn.Module] = WeakSet()
+"""Layers that compute with oneDNN now."""
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+@contextmanager
+def fast_linear(model: Any) -> Iterator[None]:
+    """Compute the linear layers of a model with oneDNN during a `with` block, if that helps this model. Backward passes
+    do so wherever they run; recomputed activations need the block.
+    """
+    helps = can_pack(model) and packed_weights(model)
+    layers: list[Any] = [layer for layer in model.modules() if helps and type(layer) is torch.nn.Linear]
+    for layer in layers:
+        layer.forward = partial(_forward, layer)
+    _fast.update(layers)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+            _fast.discard(layer)
+
+
+def linear_of(layer: torch.nn.Module) -> Callable[..., Tensor]:
+    """Return the function that multiplies with this layer's weight now: torch's `linear`, or that of oneDNN."""
+    return _linear if layer in _fast else linear
+
+
+def _forward(layer: torch.nn.Linear, input: Tensor) -> Tensor:
+    """Return what the layer's own `forward` returns. Its weight is read now, since sharding replaces it."""
+    return _linear(input, layer.weight, layer.bias)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return what `torch.nn.functional.linear` returns."""
+    if not input.numel() or any(type(each) not in _PLAIN or each.dtype != torch.float32 for each in (input, weight)):
+        return linear(input, weight, bias)
+    result: Tensor = _Product.apply(input.reshape(-1, input.shape[-1]), weight)  # type: ignore[no-untyped-call]
+    result = result.view(*input.shape[:-1], len(weight))
+    return result if bias is None else result + bias
+
+
+class _Product(torch.autograd.Function):
+    """The product of a matrix and the transpose of another one, with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        ctx.save_for_backward(left, right)
+        return _product(left, right)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        left, right = ctx.saved_tensors
+        gradient = gradient.contiguous()  # That of a sum has strides of 0.
+        by_left = _product(gradient, right.T) if ctx.needs_input_grad[0] else None
+        by_right = _product(gradient.T, left.T) if ctx.needs_input_grad[1] else None
+        return by_left, by_right
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+    return product
