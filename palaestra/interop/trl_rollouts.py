@@ -15,8 +15,8 @@ import torch
 from datasets import Dataset
 
 from palaestra import arena
+from palaestra.agents import TokenLimits, play
 from palaestra.agents.local_model import LocalModel, serve
-from palaestra.agents.token_limits import TokenLimits, play
 from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
 
