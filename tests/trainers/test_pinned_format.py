@@ -67,7 +67,7 @@ def test_a_run_whose_format_was_chosen_keeps_it(model, tmp_path):
 @pytest.mark.parametrize("command", ["eval", "collect"])
 def test_what_is_played_by_a_model_records_its_format(model, tmp_path, capsys, command):
     played = tmp_path / ("played.jsonl" if command == "eval" else "kept.played.jsonl")
-    out = ["--save", str(played)] if command == "eval" else ["--out", str(tmp_path / "kept.jsonl")]
+    out = ["--save", str(played), "--no-greedy"] if command == "eval" else ["--out", str(tmp_path / "kept.jsonl")]
     limits = ["--max-turn-tokens", "8", "--max-episode-tokens", "800", "--tasks", "2", "--device", "cpu"]
     main([command, ENV, "--model", str(model), *limits, *out])
     said = capsys.readouterr().err
@@ -129,5 +129,5 @@ def test_a_runs_model_is_read_as_it_was_trained_to_write(model, tmp_path, config
     (tmp_path / "run" / "config.json").write_text(written_config(config))
     played = tmp_path / "played.jsonl"
     limits = ["--max-turn-tokens", "8", "--max-episode-tokens", "800", "--tasks", "1", "--device", "cpu"]
-    main(["eval", ENV, "--model", str(tmp_path / "run" / "model"), *limits, "--save", str(played)])
+    main(["eval", ENV, "--model", str(tmp_path / "run" / "model"), *limits, "--save", str(played), "--no-greedy"])
     assert [record.options["format"] for record in read(played)] == ["glm"]

@@ -70,9 +70,12 @@ def outcome(episode):
 def batches_of(arena, sampler, count):
     """What a random agent plays for these batches."""
     scoring = Scoring(outcome, judge, ordered=True)
-    agent = apart().agent
+    agent, batches = apart().agent, []
     with closing(scoring):
-        return [play_batch(agent, arena, sampler, scoring, limits=LIMITS) for _ in range(count)]
+        for _ in range(count):
+            batches.append(play_batch(agent, arena, sampler, scoring, limits=LIMITS))
+            agent.engine.reclaim()
+    return batches
 
 
 def test_f33_twice_as_many_attempts_and_the_second_read_the_first_and_its_critique_masked(two_hop):

@@ -326,6 +326,9 @@ def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_pa
         "weights_folder": "w",
         "answer_seconds": 9.0,
         "restart_seconds": 9.0,
+        "gpus": ("1",),
+        "memory_share": 0.5,
+        "python": "python",
     }
     asked = changed(CONFIG, {**other, "max_logprob_gap": 0.5, "fit": False})
     then, now = flat(plain(CONFIG)), flat(plain(asked))

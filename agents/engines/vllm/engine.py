@@ -60,8 +60,8 @@ class VllmEngine(BackgroundEngine):
         """`model` is the model in training. `slots` is ignored: the servers decide how many turns run at once.
 
         `weights_folder` is a folder that servers on other machines can read too. `answer_seconds` is the timeout of one
-        turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again. `own_servers`
-        are servers that end with their last engine; they sleep while the trainer learns if they use its memory
+        turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again.
+        `own_servers` end with their last engine; they sleep while the trainer learns if they use its memory
         (`shares_memory`).
         """
         if not urls:
