@@ -49,7 +49,7 @@ def test_every_seat_is_measured(tmp_path, capsys):
 
 
 def test_a_model_plays_the_seats_it_is_given_and_others_the_rest(model, tmp_path):
-    found, records = figures(tmp_path, "--model", model, "--seats", SOLVER, "--tasks", "3", *SHORT)
+    found, records = figures(tmp_path, "--model", model, "--seats", SOLVER, "--tasks", "3", "--no-greedy", *SHORT)
     assert list(found["seats"]) == [SOLVER]
     assert found["seats"][SOLVER]["success"] == 0.0
     assert found["others"] == "demonstrator"
