@@ -95,18 +95,18 @@ def run(arguments: Sequence[str]) -> int:
     )
     ports = [options.port + number if options.port else 0 for number in range(options.replicas)]
     shares = divided_cards(visible_cards(), options.replicas) if kind == "cuda" else [()] * options.replicas
-    own = OwnServers([replace(launch, cards=cards) for cards in shares], ports, options.start_seconds)
+    servers = OwnServers([replace(launch, cards=cards) for cards in shares], ports, options.start_seconds)
     # A service manager ends this process by SIGTERM, and the servers must end with it.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     try:
-        own.start()
-        print(f"ready: --engine.kind vllm --engine.urls {' '.join(own.urls)}", flush=True)
+        servers.start()
+        print(f"ready: --engine.kind vllm --engine.urls {' '.join(servers.urls)}", flush=True)
         print("Ctrl-C ends it", flush=True)
-        watch(own.servers, options.start_seconds, Event())
+        watch(servers.servers, options.start_seconds, Event())
     except KeyboardInterrupt:
         print("ended")
     finally:
-        own.stop()
+        servers.stop()
     return 0
 
 

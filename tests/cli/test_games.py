@@ -33,6 +33,8 @@ def model(tmp_path_factory):
 def figures(tmp_path, *arguments):
     """The figures of an evaluation, and what was saved of it."""
     out, saved = tmp_path / "figures.json", tmp_path / "played.jsonl"
+    for path in tmp_path.glob("played.jsonl*"):  # Other settings do not go on with it.
+        path.unlink()
     assert main(["eval", GAME, *arguments, "--json", str(out), "--save", str(saved)]) == 0
     return json.loads(out.read_text()), list(read(saved))
 
