@@ -1,7 +1,8 @@
 """Configure the documentation site: the pages of this folder, and the reference, which Sphinx reads from the source.
 
 `make docs` builds it in `build/docs`. The names in the reference are those that the five public packages export and
-those that a page imports from elsewhere. Left out: `docs/configuration.md`, which `scripts/reference.py` writes.
+those that a page imports from elsewhere. Left out: `docs/configuration.md`, which `scripts/reference.py` writes, and
+`palaestra.interop`, whose modules import other projects that need not be installed here.
 """
 
 import ast
@@ -65,7 +66,9 @@ def imported_names() -> dict[str, list[str]]:
     for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")):
         for block in re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
             for node in ast.walk(ast.parse(block)):
-                if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("palaestra."):
+                if not isinstance(node, ast.ImportFrom) or f"{node.module}.".startswith("palaestra.interop."):
+                    continue
+                if f"{node.module}.".startswith("palaestra."):
                     found[node.module] |= {name.name for name in node.names} - exported
     return {module: sorted(found[module]) for module in sorted(set(found) - set(ROOMS)) if found[module]}
 
