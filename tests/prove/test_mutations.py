@@ -158,7 +158,7 @@ MUTATIONS = {
     ),
     "tool result trained on when the template merges roles": Mutation(
         CONVERSATION,
-        'if message["role"] != "assistant":',
+        "if not is_turn(message):",
         'if message["role"] == "user":',
         "agents/test_conversation.py::test_a_dialogue_of_somebody_else_becomes_the_rows_its_author_would_have[qwen2.5]",
     ),
