@@ -1,5 +1,5 @@
 """`palaestra demo`: a whole training in two minutes. A tiny agent learns to use its tool instead of guessing.
-`palaestra demo --model NAME` does the same with a pretrained model, in about ten minutes for 135 million weights.
+`palaestra demo --model NAME` does the same with a pretrained model, in a few minutes for 135 million weights.
 
 First it imitates demonstrations with a bad habit (they use the tool in three episodes of ten). Then GRPO trains it with
 real tool calls, and it is compared with two controls that start from the same weights.

@@ -43,7 +43,9 @@ def test_its_make_targets_exist() -> None:
 
 def test_its_pictures_are_light_and_described() -> None:
     shown = re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", README.read_text("utf-8"))
-    assert [target for _, target in shown] == ["docs/pictures/curve.png", "docs/pictures/episode.png"]
+    assert [target for _, target in shown] == [
+        f"docs/pictures/{name}.png" for name in ("curve", "curve-real", "episode")
+    ]
     assert [alt for alt, _ in shown if len(alt.split()) < 10] == []
     sizes = {target: (ROOT / target).stat().st_size for _, target in shown}
     assert max(sizes.values()) < 200_000, f"GitHub's readers wait for {sizes}: make pictures"
