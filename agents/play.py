@@ -97,8 +97,8 @@ class _Table:
     ) -> None:
         self.agent, self.arena, self.starts = agent, arena, starts
         self.limits, self.temperature, self.obey_temperature = limits, temperature, obey_temperature
-        self.wishes = 0
-        """Number of turns for which the environment wished another temperature than it got."""
+        self.warned = False
+        """True after the warning that an environment wishes another temperature than it gets."""
         self.seats: dict[int, _Seat] = {}
         self.tickets: dict[int, int] = {}
         self.free = list(range(arena.slots))[::-1]
@@ -249,14 +249,14 @@ class _Table:
         self.tickets[seat.ticket] = event.slot
 
     def _temperature(self, event: Event, start: Start) -> float:
-        """Return the temperature of a turn, and count a wish of the environment that it does not follow."""
+        """Return the temperature of a turn, and warn once of a wish of the environment that is not followed."""
         chosen = 0.0 if start.greedy else self.temperature
         if event.temperature is None or event.temperature == chosen:
             return chosen
         if self.obey_temperature and chosen > 0:
             return event.temperature
-        self.wishes += 1
-        if self.wishes == 1:
+        if not self.warned:
+            self.warned = True
             log.warning(
                 "%s", f"the environment wishes the temperature {event.temperature:g}; turns are sampled at {chosen:g}"
             )

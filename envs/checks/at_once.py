@@ -182,7 +182,7 @@ def without_an_answer(plays: Callable[[], EndT]) -> EndT:
         return plays()
     except (PalaestraError, AssertionError):
         raise
-    except Exception as error:
+    except Exception as error:  # The author's code may raise anything.
         raise EnvironmentDefect(
             f"reward raised {type(error).__name__} ({error}) for an episode without an answer; "
             "attempt.answer is None there"

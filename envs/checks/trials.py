@@ -139,7 +139,7 @@ def _reported(rule: TrialRule) -> TrialRule:
             return rule(messages, rng)
         except (UnknownTask, MissingExtra):
             raise
-        except Exception as error:
+        except Exception as error:  # The author's code may raise anything.
             texts = {str(message["role"]): str(message["content"]) for message in reversed(messages)}
             task, last = texts.get("user", "")[:100], str(messages[-1]["content"])[:300]
             raise EnvironmentDefect(

@@ -115,7 +115,7 @@ class ModelServer:
         turns = world.ask(request, body)
         try:
             replies = await _replies(turns, receive)
-        except BaseException:
+        except BaseException:  # A hang-up or the end of the loop: the turns wait for the same request again.
             world.desert(turns)
             raise
         world.delivered(turns)

@@ -45,7 +45,7 @@ class EpisodeFile:
                 self._look(record)
             write_text(self.about, json.dumps(self._settings, indent=2) + "\n")
             self._recorder = Recorder(self.path)
-        except BaseException:
+        except BaseException:  # An interrupt too: another process may open the file then.
             self._lock.close()
             raise
 

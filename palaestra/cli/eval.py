@@ -85,7 +85,7 @@ def _opened_file(options: EvalOptions, env_id: str, greedy_too: bool) -> Iterato
             note(file_note)
         try:
             yield file
-        except BaseException:
+        except BaseException:  # After an interrupt the user wants to know it most.
             note(f"what was played is in {file.path}; the same command plays the rest")
             raise
 

@@ -156,7 +156,7 @@ class HttpClient:
         except (OSError, h11.RemoteProtocolError) as error:
             connection.close()
             raise self._failure(error) from None
-        except BaseException:
+        except BaseException:  # A cancelled request leaves a half-read answer: the connection is of no use.
             connection.close()
             raise
         self._connections.give(connection)

@@ -1,8 +1,9 @@
 """Linear layers by oneDNN while a learner computes on an x86 CPU.
 
 torch multiplies float32 matrices with MKL, which uses half the width of an AMD CPU's AVX-512. oneDNN, which torch has
-too, uses all of it: an EPYC made 220 to 250 in place of 100 GFLOPS a core. The sums have another order, so the last
-bits differ. Left out: models that are too small to gain, and other data types, for which torch chooses oneDNN itself.
+too, uses all of it: an EPYC made 153 to 239 GFLOPS a core in place of 93 to 110. The sums have another order, so the
+last bits differ. Left out: models that are too small to gain, and other data types, for which torch chooses oneDNN
+itself.
 """
 
 from collections.abc import Callable, Iterator

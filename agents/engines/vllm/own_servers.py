@@ -55,7 +55,7 @@ class OwnServers:
                 server.start()
             for server in self.servers:
                 server.wait(self._start_seconds)
-        except BaseException:
+        except BaseException:  # An interrupt too: no server outlives a start that failed.
             self.stop()
             raise
 
@@ -90,7 +90,7 @@ def _watch_quietly(servers: Sequence[Server], start_seconds: float, ended: threa
     """Watch, and report why watching ends: the engine then reports that no server answers."""
     try:
         watch(servers, start_seconds, ended)
-    except Exception as error:
+    except Exception as error:  # A thread has no caller to raise to.
         log.warning("vLLM's servers are not started again: %s", error)
 
 
