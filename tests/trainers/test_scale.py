@@ -1,5 +1,7 @@
 """A model in bfloat16, with small optimizer state, with checkpointed layers or an adapter learns as it should."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import families
@@ -226,6 +228,18 @@ def test_a_gradient_that_is_no_number_leaves_masters_and_weights_as_they_were():
     assert same(before, weights(learner.model))
     assert descend(learner)[0] > 0
     assert learner.torn
+
+
+def test_a_learner_and_its_optimizer_state_are_freed_without_the_garbage_collector():
+    learner = learner_of(model_of())
+    descend(learner)
+    freed = [weakref.ref(learner.optimizers[0]), weakref.ref(learner.model)]
+    gc.disable()
+    try:
+        del learner
+        assert [reference() for reference in freed] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_the_reference_of_an_adapted_model_is_its_base_and_no_second_model():

@@ -147,7 +147,7 @@ def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any
         "ordered": True,
         "learning_rate": 2e-5,
         "num_mini_batches": 2,
-        "micro_batch_tokens": 2048,
+        "micro_batch_tokens": 768,
         "checkpoint_every": 5,
         "recorded_groups": 4,
         "imitation_gate": 0.6,

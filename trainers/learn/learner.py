@@ -85,8 +85,6 @@ class Learner(Generic[RunConfigT]):
         self.masters = Masters(self.model)
         self.optimizers = make_optimizers(self.model, self.masters, self.config.optimizer, scale)
         self._bases = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
-        for optimizer in self.optimizers:
-            optimizer.register_step_pre_hook(self._tear)
         if scale.optimizer_offload:
             self._host = HostMemory(self.optimizers, self.masters)
 
@@ -143,6 +141,7 @@ class Learner(Generic[RunConfigT]):
         for names in [list(self.masters.stepped)] if self._host is None else self._host.buckets():
             self.masters.take_gradients(names)
             for optimizer in self.optimizers:
+                self._tear()
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             self.masters.round_back(names)
@@ -168,7 +167,7 @@ class Learner(Generic[RunConfigT]):
                 engine.reclaim()
         self.torn = False
 
-    def _tear(self, *_: object) -> None:
+    def _tear(self) -> None:
         self.torn = True
 
 
