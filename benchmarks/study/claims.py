@@ -7,6 +7,7 @@ by Holm's method over the contrasts of this table and all others that the append
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -29,6 +30,23 @@ _TWO_SIDED_POWER = 1.96 + 0.84
 def area(line: Line) -> float:
     """Return the mean success of the points after the start: the area under the curve."""
     return float(np.mean([point["success"] for point in line["curve"][1:]]))
+
+
+def tokens_to(line: Line, success: float) -> float:
+    """Return the generated tokens at which the curve first reaches a success, between two points by interpolation; the
+    run's last tokens if it never does.
+    """
+    points = line["curve"]
+    for before, after in pairwise(points):
+        if after["success"] >= success:
+            rise = after["success"] - before["success"]
+            share = max(0.0, (success - before["success"]) / rise) if rise > 0 else 0.0
+            return float(before["tokens"] + share * (after["tokens"] - before["tokens"]))
+    return float(points[-1]["tokens"])
+
+
+def _saved(line: Line) -> float:
+    return -tokens_to(line, 0.8) / 1000
 
 
 def _point(place: int, name: str) -> Measure:
@@ -99,6 +117,11 @@ CLAIMS = (
     ),
     Claim("Reagent-R learns more than no judge", "reagent", "R", "none"),
     Claim("Reagent-U learns more than no judge", "reagent", "U", "none"),
+    *(
+        Claim(f"{which} need fewer tokens to .8, {where}", name, arm, "plain", _saved, of="thousand tokens, less")
+        for name, where in (("tree-two-hop", "two hops"), ("tree-trail", "trail"))
+        for arm, which in (("tree-grpo", "Trees (Tree-GRPO)"), ("arpo", "Branches where entropy rose (ARPO)"))
+    ),
     Claim("What a critique says matters to Reagent-U", "reagent", "U", "U, told the outcome alone"),
 )  # fmt: skip
 
