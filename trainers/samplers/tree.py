@@ -93,7 +93,7 @@ class Branching(InOrder):
         super().observe(scored)
         number = self._number(scored.episode.start)
         members = self._heard.get(number, [])
-        if number < self._first or len(members) not in self._ends[:-1]:
+        if len(members) not in self._ends[:-1]:
             return
         episodes = sorted((member.episode for _, member in members), key=lambda episode: episode.start.key)
         end = next(end for end in self._ends if end > len(members))
@@ -150,7 +150,7 @@ def rises(episode: Episode, count: int) -> dict[int, float]:
     The entropy of a turn is estimated by the mean surprise of its first `count` sampled tokens, which the engine gave.
     """
     turns_S = turn_of_tokens(episode)
-    logprobs_S = np.concatenate([row.logprobs[row.sampled] for row in episode.rows] or [np.zeros(0)])
+    logprobs_S = np.concatenate([row.logprobs[row.sampled] for row in episode.rows] or [np.zeros(0, np.float32)])
     entropies = [-float(logprobs_S[turns_S == turn][:count].mean()) for turn in range(int(turns_S.max(initial=-1)) + 1)]
     return {turn: entropy - entropies[0] for turn, entropy in enumerate(entropies) if turn}
 
