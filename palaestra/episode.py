@@ -240,7 +240,7 @@ class Episode:
     seconds: float = field(default=0.0, compare=False)
     """Wall time from `begin` to the ending."""
     branch_points: Mapping[int, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Where branches may begin, by the index of their first turn. No record holds them."""
+    """Points at which branches may begin, by the index of their first turn. No record holds them."""
 
     @property
     def dialogues(self) -> list[tuple[tuple[Message, ...], tuple[Mapping[str, Any], ...]]]:

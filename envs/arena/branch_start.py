@@ -28,8 +28,8 @@ def open_start(machine: Playable, starts: Mapping[Seat, Start], slots: Mapping[S
     try:
         branches.put(machine, snapshot)
     except Broken as error:
-        told = snapshot.seats[None]
-        attempt = Attempt(snapshot.problem, tuple(told.messages), None, tuple(told.calls), told.turns)
+        dialogue = snapshot.seats[None]
+        attempt = Attempt(snapshot.problem, tuple(dialogue.messages), None, tuple(dialogue.calls), dialogue.turns)
         return {None: Event(slot, start, ending=Ending.BROKEN, attempt=attempt, fault=str(error))}
     assert machine.state is not None
     dialogue = machine.state.seats[None]

@@ -201,6 +201,7 @@ def test_random_branches_are_as_many_in_each_tree_and_one_without_turns_begins_a
 
 def test_rounds_share_the_branches_evenly():
     assert Tree(2, 3).ends_of_rounds(8) == [2, 4, 6, 8]
+    assert Tree().ends_of_rounds(8) == [4, 8]
     assert Tree(4, 4).ends_of_rounds(6) == [4, 4, 5, 5, 6]
 
 
@@ -215,4 +216,4 @@ def test_environments_without_snapshots_games_and_greedy_attempts_are_refused():
     with pytest.raises(ConfigError, match="no greedy attempt"):
         Tree()("x/Y-v0", 10, Groups(2, 4, greedy=True))
     with pytest.raises(ConfigError, match="trees is 4 and num_generations is 2"):
-        Tree()("x/Y-v0", 10, Groups(2, 2))
+        Tree(4)("x/Y-v0", 10, Groups(2, 2))

@@ -176,7 +176,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
     "arpo": {
         **_OUTCOME,
         "sampler.name": "arXiv 2507.19849: some rollouts from the beginning, others branch where entropy changes",
-        "sampler.trees": "inferred: half of 16 rollouts",
+        "sampler.trees": "inferred: half of the rollouts",
         "sampler.branch_at": "arXiv 2507.19849: alpha + beta * change; drawn when the first rollouts have ended: ours",
         "sampler.alpha": "inferred",
         "sampler.beta": "inferred",

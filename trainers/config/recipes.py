@@ -213,7 +213,7 @@ RECIPES = {
             aggregation="sample",
         ),
         Recipe("tree-grpo", Tree(), OUTCOME, advantage=TreeNormalized(), loss=PLAIN, kl=KL(0.001)),
-        Recipe("arpo", Tree(8, branch_at="entropy"), OUTCOME, loss=PLAIN),
+        Recipe("arpo", Tree(branch_at="entropy"), OUTCOME, loss=PLAIN),
         Recipe("vspo", sampler=VSPO(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
         Recipe("prs", shaping=StagedShaping(), loss=PLAIN, kl=KL(0.001)),
         Recipe(

@@ -30,8 +30,9 @@ from palaestra.trainers.validation import COUNT, check_fields
 class Tree:
     """Groups of trees: the first episodes of a task, and branches of them that share their first turns."""
 
-    trees: Annotated[int, COUNT] = 4
-    """Episodes of a group that begin at the beginning. As many as num_generations make no branch."""
+    trees: Annotated[int | None, COUNT] = None
+    """Number of episodes of a group that begin at the beginning; None for half of num_generations. As many as
+    num_generations make no branch."""
     rounds: Annotated[int, COUNT] = 1
     """Rounds of branches; the branches of a group are divided evenly among them."""
     branch_at: Literal["random", "entropy"] = "random"
@@ -56,19 +57,19 @@ class Tree:
             )
         if groups.greedy:
             raise ConfigError("the sampler tree plays no greedy attempt, which the advantage greedy-baseline needs")
-        if self.trees > groups.num_generations:
+        if (self.trees or 0) > groups.num_generations:
             raise ConfigError(
                 f"trees is {self.trees} and num_generations is {groups.num_generations}; expected at most as many trees"
             )
         draw = evenly(env, task_count, groups.num_prompts, seed)
-        if self.trees == groups.num_generations:
-            return InOrder(draw, groups)
-        return Branching(draw, groups, self, seed)
+        is_plain = self.ends_of_rounds(groups.num_generations)[0] == groups.num_generations
+        return InOrder(draw, groups) if is_plain else Branching(draw, groups, self, seed)
 
     def ends_of_rounds(self, num_generations: int) -> list[int]:
         """Return the number of members at which each round of branches begins, and at last `num_generations`."""
-        branches = num_generations - self.trees
-        return [self.trees + branches * done // self.rounds for done in range(self.rounds + 1)]
+        trees = self.trees or max(1, num_generations // 2)
+        branches = num_generations - trees
+        return [trees + branches * done // self.rounds for done in range(self.rounds + 1)]
 
 
 class Node(NamedTuple):
@@ -106,11 +107,13 @@ class Branching(InOrder):
             return None
         shared = sum(int((turn_of_tokens(e) < e.start.branch.turn).sum()) for e in _branches_of(batch.rollouts))
         figures = {"sampler/branches": float(len(_branches_of(batch.rollouts))), "sampler/shared_tokens": float(shared)}
-        rollouts = tuple(replace(one, episode=replace(one.episode, branch_points={})) for one in batch.rollouts)
+        rollouts = tuple(
+            replace(scored, episode=replace(scored.episode, branch_points={})) for scored in batch.rollouts
+        )
         return replace(batch, rollouts=rollouts, figures={**batch.figures, **figures})
 
     def _starts(self, group: int) -> Iterator[Start]:
-        starts = list(super()._starts(group))[: self._options.trees]
+        starts = list(super()._starts(group))[: self._ends[0]]
         return iter([replace(start, branch=Branch()) for start in starts])
 
     def _branches(self, group: int, episodes: Sequence[Episode], places: range) -> list[Start]:
@@ -164,4 +167,4 @@ def _branch(node: Node, place: int) -> Start:
 
 def _branches_of(rollouts: Sequence[Scored]) -> list[Any]:
     """Return the episodes that share the turns of another one."""
-    return [one.episode for one in rollouts if one.episode.start.branch and one.episode.start.branch.turn]
+    return [episode for episode in (s.episode for s in rollouts) if episode.start.branch and episode.start.branch.turn]
