@@ -120,7 +120,10 @@ CLAIMS = (
     Claim("Reagent-R learns more than no judge", "reagent", "R", "none"),
     Claim("Reagent-U learns more than no judge", "reagent", "U", "none"),
     *(
-        Claim(f"{which} need fewer tokens to .8, {where}", name, arm, "plain", _saved, of="thousand tokens, less", worth=1.0)
+        Claim(
+            f"{which} need fewer tokens to .8, {where}", name, arm, "plain", _saved,
+            of="thousand tokens, less", worth=1.0,
+        )
         for name, where in (("tree-two-hop", "two hops"), ("tree-trail", "trail"))
         for arm, which in (("tree-grpo", "Trees (Tree-GRPO)"), ("arpo", "Branches where entropy rose (ARPO)"))
     ),

@@ -27,7 +27,7 @@ from palaestra.trainers.losses.tree_advantages import TreeNormalized
 from palaestra.trainers.samplers.group_sampler import Groups
 from palaestra.trainers.samplers.tree import Tree, rises
 from palaestra.trainers.samplers.uniform import Uniform
-from palaestra.trainers.setup.open_run import check_snapshots
+from palaestra.trainers.setup.open_run import check
 
 ENV = "test/Dice-v0"
 
@@ -206,11 +206,11 @@ def test_rounds_share_the_branches_evenly():
 
 
 def test_environments_without_snapshots_games_and_greedy_attempts_are_refused():
-    with (
-        closing(palaestra.arena("test/Dark-v0", 1)) as arena,
-        pytest.raises(ConfigError, match="Lamp does not support"),
-    ):
-        check_snapshots(of(Tree(2)), arena)
+    config = of(Tree(2))
+    with pytest.raises(ConfigError, match="begin with snapshots: .*Lamp does not support"):
+        check(replace(config, model="a folder", env=replace(config.env, env_id="test/Dark-v0")))
+    with pytest.raises(ConfigError, match="plays in one process"):
+        check(replace(config, model="a folder", env=replace(config.env, workers=2)))
     with pytest.raises(ConfigError, match="is a game of the seats a, b"):
         Tree()("x/Y-v0", 10, Groups(2, 4, ("a", "b"), frozenset("ab")))
     with pytest.raises(ConfigError, match="no greedy attempt"):
