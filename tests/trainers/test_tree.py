@@ -207,7 +207,7 @@ def test_rounds_share_the_branches_evenly():
 
 def test_environments_without_snapshots_games_and_greedy_attempts_are_refused():
     config = of(Tree(2))
-    with pytest.raises(ConfigError, match="begin with snapshots: .*Lamp does not support"):
+    with pytest.raises(ConfigError, match=r"begin with snapshots: .*Lamp does not support"):
         check(replace(config, model="a folder", env=replace(config.env, env_id="test/Dark-v0")))
     with pytest.raises(ConfigError, match="plays in one process"):
         check(replace(config, model="a folder", env=replace(config.env, workers=2)))
