@@ -30,8 +30,8 @@ HERE = Path(__file__).resolve().parent
 class Options:
     """Run what is missing of the study, and write its page anew."""
 
-    part: tyro.conf.Positional[Literal["algorithms", "reagent"]]
-    """Which claims: those of papers 1 and 3, or of paper 2."""
+    part: tyro.conf.Positional[Literal["algorithms", "reagent", "tree"]]
+    """Which claims: those of papers 1 and 3, of paper 2, or of trees of episodes."""
     only: tuple[str, ...] = ()
     """Comparisons, by name; all where none is named."""
     seeds: int = 10

@@ -7,6 +7,7 @@ by Holm's method over the contrasts of this table and all others that the append
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -29,6 +30,23 @@ _TWO_SIDED_POWER = 1.96 + 0.84
 def area(line: Line) -> float:
     """Return the mean success of the points after the start: the area under the curve."""
     return float(np.mean([point["success"] for point in line["curve"][1:]]))
+
+
+def tokens_to(line: Line, success: float) -> float:
+    """Return the generated tokens at which the curve first reaches a success, between two points by interpolation; the
+    run's last tokens if it never does.
+    """
+    points = line["curve"]
+    for before, after in pairwise(points):
+        if after["success"] >= success:
+            rise = after["success"] - before["success"]
+            share = max(0.0, (success - before["success"]) / rise) if rise > 0 else 0.0
+            return float(before["tokens"] + share * (after["tokens"] - before["tokens"]))
+    return float(points[-1]["tokens"])
+
+
+def _saved(line: Line) -> float:
+    return -tokens_to(line, 0.8) / 1000
 
 
 def _point(place: int, name: str) -> Measure:
@@ -56,6 +74,8 @@ class Claim:
     """Measure of `against`, if it is another one."""
     of: str = ""
     """What is measured, if it is not the area under the curve of success."""
+    worth: float = WORTH
+    """Smallest difference that would matter."""
 
     def differences(self, results: Results) -> list[float]:
         """Return the difference of each seed that both arms have."""
@@ -99,6 +119,14 @@ CLAIMS = (
     ),
     Claim("Reagent-R learns more than no judge", "reagent", "R", "none"),
     Claim("Reagent-U learns more than no judge", "reagent", "U", "none"),
+    *(
+        Claim(
+            f"{which} need fewer tokens to .8, {where}", name, arm, "plain", _saved,
+            of="thousand tokens, less", worth=1.0,
+        )
+        for name, where in (("tree-two-hop", "two hops"), ("tree-trail", "trail"))
+        for arm, which in (("tree-grpo", "Trees (Tree-GRPO)"), ("arpo", "Branches where entropy rose (ARPO)"))
+    ),
     Claim("What a critique says matters to Reagent-U", "reagent", "U", "U, told the outcome alone"),
 )  # fmt: skip
 
@@ -161,16 +189,16 @@ def _row(claim: Claim, values: Sequence[float], p: float | None) -> str:
     if p is None:
         return f"| {claim.text} | {contrast} | not run |  |  | open |  |"
     verdict = "open" if p >= LEVEL else "**for**" if np.mean(values) > 0 else "**against**"
-    needed = _needed(values) if verdict == "open" else ""
+    needed = _needed(values, claim.worth) if verdict == "open" else ""
     effect = f"{np.mean(values):+.3f} ± {reach(values):.3f}"
     return f"| {claim.text} | {contrast} | {effect} | {len(values)} | {_shown(p)} | {verdict} | {needed} |"
 
 
-def _needed(values: Sequence[float]) -> str:
-    """Return what an open claim needs: the seeds that find a difference of WORTH, or nothing if it is excluded."""
-    if np.mean(values) + reach(values) < WORTH:
-        return f"none: below {WORTH}"
-    return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / WORTH) ** 2)))
+def _needed(values: Sequence[float], worth: float) -> str:
+    """Return what an open claim needs: the seeds that find a difference of `worth`, or nothing if it is excluded."""
+    if np.mean(values) + reach(values) < worth:
+        return f"none: below {worth}"
+    return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / worth) ** 2)))
 
 
 def _shown(p: float) -> str:

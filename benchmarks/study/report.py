@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 from arms import Comparison
-from claims import area, claims_table, reach
+from claims import area, claims_table, reach, tokens_to
 from parts import PARTS
 from results import Results
 from useful import table as useful_table
 
 BEGIN, END = "<!-- tables of PART={}: written by make study -->", "<!-- end of the tables -->"
 BEGIN_CLAIMS = "<!-- table of claims: written by make study -->"
-PICTURES = {"algorithms": "pictures/study.png", "reagent": "pictures/study-reagent.png"}
+PICTURES = {
+    "algorithms": "pictures/study.png",
+    "reagent": "pictures/study-reagent.png",
+    "tree": "pictures/study-tree.png",
+}
 Line = Mapping[str, Any]
 
 
@@ -72,9 +76,12 @@ COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
     "agreement, GRPO": _measured(-1, "agreement"),
     "second attempts, with a critique": _control,
     "second attempts in training, last 5": _figure("last", "success_refined"),
+    "tokens to .8": lambda line: tokens_to(line, 0.8),
+    "seeds that reach .8": lambda line: float(max(point["success"] for point in line["curve"]) >= 0.8),
     "tasks kept": lambda line: line.get("kept"),
     "tokens of curation": lambda line: line.get("curation_tokens"),
 }
+_TREE = ["tokens to .8", "seeds that reach .8", "optimizer steps", "dead groups", "entropy, last 5"]
 _CLIP = ["optimizer steps", "clipped, of free tokens with A > 0", "clipped, of all tokens", "entropy, last 5"]
 _STAGED = ["dead, steps 1-5", "dead groups", "first call served, before", "after"]
 SHOWN = {
@@ -110,6 +117,8 @@ SHOWN = {
         "dead groups",
     ],
     "diverse": ["dead groups", "entropy, last 5", "calls, after", "control"],
+    "tree-two-hop": _TREE,
+    "tree-trail": _TREE,
 }
 
 

@@ -46,7 +46,7 @@ def test_a_claim_without_runs_says_so(claims, tmp_path):
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize(("part", "rows"), [("algorithms", 40), ("reagent", 6)])
+@pytest.mark.parametrize(("part", "rows"), [("algorithms", 40), ("reagent", 6), ("tree", 7)])
 def test_every_arm_of_every_comparison_runs_and_is_reported(tmp_path, part, rows):
     command = [sys.executable, str(STUDY), part, "--miniature", str(tmp_path)]
     done = subprocess.run(

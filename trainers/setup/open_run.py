@@ -18,7 +18,8 @@ from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
 from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_weights, find_device, load, serve
 from palaestra.agents.policies.table import trained_engines
-from palaestra.errors import ConfigError
+from palaestra.episode import Start
+from palaestra.errors import ConfigError, UsageError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrators
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -30,6 +31,7 @@ from palaestra.trainers.rollout.make_sampler import make_sampler
 from palaestra.trainers.run.saved_config import RunConfig, trained_format
 from palaestra.trainers.samplers.seats import check_seats
 from palaestra.trainers.samplers.task_of_group import counts_in, held_out
+from palaestra.trainers.samplers.tree import Tree
 from palaestra.trainers.scale.fit_memory import fit
 from palaestra.trainers.scale.ranks import Ranks, here
 from palaestra.trainers.setup.choose_engine import chosen_engine, vllm_engine
@@ -231,6 +233,21 @@ def check_judge(config: GRPOConfig) -> None:
             judge.check()
 
 
+def check_snapshots(config: GRPOConfig, arena: Arena) -> None:
+    """Raise an error if an environment has no snapshots, which the sampler `tree` needs: begin an episode of each."""
+    if config.env.workers:
+        raise ConfigError("the sampler tree plays in one process: rollout workers (env.workers) give no snapshots")
+    for env in counts_in(arena, 0)[1]:
+        arena.begin(0, Start(0, 0, env=env))
+        arena.recv(1)
+        try:
+            arena.snapshot(0)  # type: ignore[attr-defined]
+        except UsageError as error:
+            raise ConfigError(
+                f"the sampler tree makes branches of episodes, which begin with snapshots: {error}"
+            ) from error
+
+
 def check(config: GRPOConfig) -> None:
     """Raise an error for a config that cannot work, before anything is created. This function checks the device, the
     judge's server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and
@@ -250,6 +267,8 @@ def check(config: GRPOConfig) -> None:
                 continue
             curated_tasks(config.env.curated, config.env.env_id, opened)
             make_sampler(config, opened)
+            if isinstance(config.recipe.sampler, Tree):
+                check_snapshots(config, opened)
             if isinstance(config.recipe.shaping, StagedShaping):
                 for parts in getattr(opened, "reward_parts", ()):
                     config.recipe.shaping.part_of(parts)
