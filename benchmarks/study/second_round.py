@@ -6,7 +6,7 @@ paired by seed. Its p-value is that of a sign-flip test, corrected by Holm's met
 contrast stays open until all its seeds are there. Seeds are 20 and up: none of the first round, nor of a pilot.
 
 A pilot (seed 300) looked at run time, floor and ceiling alone; of `starved` it ruled out trails of two look-ups, which
-the binary reward solved at once. Left out: second attempts of a
+the binary reward solved at once, and a rate of 1e-3, at which calls died out. Left out: second attempts of a
 pretrained model, and sequences of hundreds of tokens.
 """
 
@@ -72,9 +72,9 @@ COMPARISONS = {
         "More seeds leave zero with stages, and sooner; moving weights help further.",
         "trail-starved",
         "study/Trail-v0",
-        at_rates({"binary": _staged(binary=True), "prs": _staged(), "moving": _staged(curriculum=True)}, 5e-4, 1e-3),
-        "binary, lr 5e-04",
-        40_000,
+        at_rates({"binary": _staged(binary=True), "prs": _staged(), "moving": _staged(curriculum=True)}, 3e-4, 5e-4),
+        "binary, lr 3e-04",
+        50_000,
         {"num_prompts": 16},
         {"kinds": "teacher"},
         tasks=32,
