@@ -18,12 +18,13 @@ case $NAME in
 esac
 mkdir -p "$RUN"
 
-# 5 episodes a task, rate 1e-6, clip .2, KL .001, temperature 1. Batch and lengths are not known: 64 tasks, 8,192 tokens.
+# The recipe has 5 episodes a task, rate 1e-6, clip .2, KL .001, temperature 1. Batch and lengths are not known: 64 tasks,
+# 8,192 tokens.
 learn() {
     ENV=$1; shift
-    palaestra train "$ENV" --recipe vspo-prs --play.num-generations 5 --play.num-prompts 64 --play.max-episode-tokens 10752 \
-        --recipe.shaping.max-completion-length 8192 --optimizer.learning-rate 1e-6 --steps 450 --eval-tasks 128 \
-        --eval.eval-steps 25 --engine.kind vllm --engine.urls "$ENGINE_URL" --run "$RUN/rl" "$@"
+    palaestra train "$ENV" --recipe vspo-prs --play.max-episode-tokens 10752 \
+        --recipe.shaping.max-completion-length 8192 --eval-tasks 128 --eval.eval-steps 25 \
+        --engine.kind vllm --engine.urls "$ENGINE_URL" --run "$RUN/rl" "$@"
 }
 
 case $KIND in
