@@ -132,8 +132,10 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
 
 
 def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
-    """Return the recipe's settings with those of a small pretrained model on two CPU cores on top. For 135 million weights a step takes
-    about 20 s with an adapter and turns of 24 tokens (docs/benchmarks.md). `changes` are settings by name.
+    """Return the recipe's settings with those of a small pretrained model on two CPU cores on top.
+
+    For 135 million weights a step takes about 20 s with an adapter and turns of 24 tokens (docs/benchmarks.md).
+    `changes` are settings by name.
 
     If demonstrations are asked for, the imitation before the run is short: two passes over about 96 episodes.
     """
