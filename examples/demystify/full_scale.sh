@@ -5,7 +5,10 @@
 #   sh full_scale.sh qwen2.5-7b     after qwen3-4b, whose histogram of difficulty is its target
 #
 # TEACHER_URL is an OpenAI-compatible server of the teacher, ENGINE_URL one of `palaestra serve vllm MODEL` for RL.
+# Needs: 8 cards of 80 GB (the paper's: 8 A100).
 set -eu
+# sh full_scale.sh --dry WORDS looks whether all that is needed is there, and starts nothing.
+case ${1:-} in --dry) shift && exec "${PYTHON:-python3}" "$(dirname "$0")/../../scripts/dry_run.py" "$0" "$@" ;; esac
 NAME=${1:?qwen3-4b or qwen2.5-7b}
 DATA=${DATA:-data}
 RUN=${RUN:-runs/demystify}/$NAME

@@ -6,7 +6,10 @@
 #
 # SEARCH_URL is a server with Search-R1's /retrieve, TEACHER_URL an OpenAI-compatible server of the teacher, JUDGE_URL one
 # of the judge, ENGINE_URL one of `palaestra serve vllm MODEL`.
+# Needs: 8 cards of 80 GB (the paper's: 8 H100).
 set -eu
+# sh full_scale.sh --dry WORDS looks whether all that is needed is there, and starts nothing.
+case ${1:-} in --dry) shift && exec "${PYTHON:-python3}" "$(dirname "$0")/../../scripts/dry_run.py" "$0" "$@" ;; esac
 NAME=${1:?qwen2.5-7b or qwen3-4b}
 KIND=${2:?short or long}
 DATA=${DATA:-data}

@@ -8,7 +8,10 @@
 #
 # TEACHER_URL is an OpenAI-compatible server, or a gateway, with every model that is named here; SEARCH_URL one with
 # Search-R1's /retrieve; ENGINE_URL one of `palaestra serve vllm Qwen/Qwen3-8B`; JUDGE_URL those of `serve`.
+# Needs: 8 cards of 80 GB (the paper's: 8 A800), and as many for the teachers' servers.
 set -eu
+# sh full_scale.sh --dry WORDS looks whether all that is needed is there, and starts nothing.
+case ${1:-} in --dry) shift && exec "${PYTHON:-python3}" "$(dirname "$0")/../../scripts/dry_run.py" "$0" "$@" ;; esac
 PART=${1:?data, judge, serve or agent}
 DATA=${DATA:-data}
 RUN=${RUN:-runs/reagent}
