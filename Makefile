@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENV = two-hop
 SEED = 0
 PART = algorithms
-MINUTES = $(if $(filter reagent,$(PART)),30,60)
+MINUTES = $(if $(filter reagent,$(PART)),30,$(if $(filter second,$(PART)),360,60))
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 IN = PALAESTRA_INTEROP=1 .peers/interop
