@@ -89,9 +89,17 @@ def test_a_claim_without_runs_says_so(claims, tmp_path):
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize(("part", "rows"), [("algorithms", 40), ("reagent", 6), ("second", 30)])
-def test_every_arm_of_every_comparison_runs_and_is_reported(tmp_path, part, rows):
-    command = [sys.executable, str(STUDY), part, "--miniature", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("part", "rows", "only"),
+    [
+        ("algorithms", 40, ()),
+        ("reagent", 6, ()),
+        # Its other comparisons are those of the first round at other rates.
+        ("second", 20, ("graded", "starved", "process", "pass-at-8")),
+    ],
+)
+def test_every_arm_of_every_comparison_runs_and_is_reported(tmp_path, part, rows, only):
+    command = [sys.executable, str(STUDY), part, "--miniature", str(tmp_path), *(["--only", *only] if only else [])]
     done = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=900
     )
