@@ -121,3 +121,17 @@ def test_recipes_prints_the_papers_run_with_sources(capsys, monkeypatch):
     assert "--play.num-generations" in printed
     assert "5e-07" in printed
     assert "turns of an episode" in printed
+
+
+def test_on_the_command_line_the_recipe_brings_its_run_and_options_and_presets_win():
+    from palaestra.cli.train import parse
+
+    def parsed(*words):
+        return parse(["two-hop", "--recipe", "reagent-u", *words], "palaestra train").config
+
+    own = parsed("--model", "m", "--play.num-generations", "3", "--recipe.judge.url", "http://127.0.0.1:1")
+    assert (own.play.num_generations, own.play.temperature, own.steps) == (3, 0.7, 300)
+    laptop = parsed("--model", "m", "--preset", "laptop")
+    assert (laptop.play.num_prompts, laptop.play.temperature, laptop.steps) == (4, 0.7, 10)
+    tiny = parsed()
+    assert (tiny.play.num_prompts, tiny.play.temperature, tiny.steps) == (12, 1.0, 50)
