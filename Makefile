@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENV = two-hop
 SEED = 0
 PART = algorithms
-MINUTES = $(if $(filter reagent tree,$(PART)),30,60)
+MINUTES = $(if $(filter reagent tree,$(PART)),30,$(if $(filter second,$(PART)),360,60))
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 IN = PALAESTRA_INTEROP=1 .peers/interop
@@ -107,7 +107,7 @@ bench-web: with-dev  ## search, the text browser, the real one and all of MiniWo
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
 		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
 
-study: with-test  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, or PART=reagent or tree; ONLY=vspo, MINUTES=10
+study: with-test  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, reagent, tree or second; ONLY=vspo, MINUTES=10
 	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 
 examples: with-test  ## the small versions of the three papers' paths, three to six minutes each

@@ -1,8 +1,8 @@
-"""The claims that the study tests, and the table that says what the runs found, with one correction for all of them.
+"""The claims of the study's first round, and the table that says what the runs found, with one correction for all.
 
 Each claim is one contrast: a difference between two arms, paired by seed. Its p-value is that of Student's t, corrected
 by Holm's method over the contrasts of this table and all others that the appendix shows. Left out: settings of the arms
-(`arms`, `reagent_arms`), and the words around the table, which are written by hand.
+(`arms`, `reagent_arms`), the second round's claims (`second_claims`), and the words around the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,15 +141,15 @@ def claims_table(results: Results) -> str:
             values = other.differences(results)
             family |= {other: values} if len(values) > 1 else {}
     corrected = dict(zip(family, holm([student_p(values) for values in family.values()]), strict=True))
-    rows = [
-        f"Corrected over {len(family)} contrasts.",
-        "",
-        "| claim | contrast | effect | seeds | p | verdict | seeds it needs |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for claim, values in differences.items():
-        rows.append(_row(claim, values, corrected.get(claim)))
-    return "\n".join(rows)
+    rows = [claim_row(claim, values, corrected.get(claim)) for claim, values in differences.items()]
+    return "\n".join([*heading(len(family)), *rows])
+
+
+def heading(contrasts: int) -> list[str]:
+    """Return what stands above the rows of a table of claims."""
+    columns = ["claim", "contrast", "effect", "seeds", "p", "verdict", "seeds it needs"]
+    line = f"Corrected over {contrasts} contrasts."
+    return [line, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
 
 
 def student_p(values: Sequence[float]) -> float:
@@ -183,7 +183,8 @@ def _other_contrasts() -> Iterator[Claim]:
                 yield Claim("", name, arm, comparison.against)
 
 
-def _row(claim: Claim, values: Sequence[float], p: float | None) -> str:
+def claim_row(claim: Claim, values: Sequence[float], p: float | None) -> str:
+    """Return the row of a claim; `p` is corrected, and None where there are too few runs."""
     arms = claim.arm if claim.arm == claim.against else f"{claim.arm} - {claim.against}"
     contrast = f"`{claim.comparison}`: {claim.of or arms}"
     if p is None:
@@ -202,4 +203,6 @@ def _needed(values: Sequence[float], worth: float) -> str:
 
 
 def _shown(p: float) -> str:
+    if p > 1:  # Seeds are missing.
+        return "not all seeds"
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")

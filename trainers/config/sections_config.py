@@ -40,7 +40,7 @@ class PlayConfig:
     """Episodes of each task: one group."""
     temperature: Annotated[float, POSITIVE] = 1.0
     """Sampling temperature, in play and in the loss."""
-    max_turn_tokens: Annotated[int, COUNT] = 4096
+    max_turn_tokens: Annotated[int, COUNT] = 20_480
     """Maximum tokens of a turn; a turn that is cut there ends its episode."""
     max_episode_tokens: Annotated[int | None, Field(ge=2)] = None
     """Maximum tokens of a row: prompt, tool results and responses. By default the recipe's longest response
