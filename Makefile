@@ -78,8 +78,8 @@ bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 	@$(PY) scripts/peers.py trl
 	@$(PY) benchmarks/train.py
 
-results: with-test  ## what is missing of docs/results.md: SmolLM2 in each environment, 1 to 6 CPU minutes each and more
-	@$(PY) benchmarks/smollm2_suite.py
+results: with-test,gguf  ## what is missing of docs/results.md: each environment with two agents, 1 to 10 CPU minutes each
+	@$(PY) benchmarks/suite
 
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
