@@ -51,6 +51,10 @@ ALL_OF_IT = {
 }
 
 
+STOPPED = {"adapter": {"lora_r": 4}, "8 bits": {"optimizer_bits": 8}, "critic": {"recipe": "ppo"}}
+_TWICE = [("", 2), ("", STEPS), ("-whole", STEPS)]
+
+
 @pytest.mark.parametrize("parts", [1, 2, 5, 6])
 def test_every_part_counts_once_and_ranks_make_as_many_passes(parts):
     sizes = list(range(10, 10 + parts))
@@ -169,6 +173,7 @@ def runs(tmp_path_factory):
         *((root / f"then-two-{name}", *plan, 0) for name, plan in moved.items()),
         *((root / f"then-two-{name}", *plan, STEPS) for name, plan in moved.items()),
         *((root / f"then-one-{name}", *plan, 2) for name, plan in moved.items()),
+        *((root / f"{name}{end}", model, STOPPED[name], steps) for end, steps in _TWICE for name in STOPPED),
         (root / "stopped", model, {}, 2),
         (root / "stopped", model, {}, STEPS),
         folder=root,
@@ -263,6 +268,12 @@ def test_two_ranks_that_stop_go_on_bit_by_bit(runs):
         for file in sorted((theirs / "training").iterdir()):
             assert same(load_file(ours / "training" / file.name), load_file(file))
         assert same(weights(ours), weights(theirs))
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", STOPPED)
+def test_adapters_critics_and_moments_in_8_bits_go_on_with_two_ranks_that_stop(runs, name):
+    assert told(runs.root / name) == told(runs.root / f"{name}-whole")
 
 
 @pytest.mark.prove

@@ -25,7 +25,7 @@ from palaestra.trainers.learn.learning_rate import rate_at
 from palaestra.trainers.losses.critic import Critic
 from palaestra.trainers.losses.onednn_linear import fast_linear
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
-from palaestra.trainers.scale.fsdp import divided, whole_number, whole_weights
+from palaestra.trainers.scale.fsdp import divided, trained_weights, whole_number, whole_weights
 from palaestra.trainers.scale.master_weights import Masters
 from palaestra.trainers.scale.optimizer_offload import HostMemory
 from palaestra.trainers.scale.optimizers import make_optimizers
@@ -163,6 +163,8 @@ class Learner(Generic[RunConfigT]):
             if engine.shares_memory and not engine.shares_weights and torch.cuda.is_available():
                 torch.cuda.empty_cache()  # The engine's process needs what this one keeps for later.
             tensors = self.model.named_parameters() if engine.shares_weights else whole_weights(self.model)
+            if adapted(self.model) and getattr(engine, "takes_adapters", False):
+                tensors = trained_weights(self.model)
             engine.update_weights(tensors, version=self.step)
             if engine.shares_memory:  # It was released while the learner learned.
                 engine.reclaim()

@@ -125,6 +125,14 @@ def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     yield from effective_weights(model, lambda weight: _gathered(weight, model.config.dtype))
 
 
+@torch.no_grad()
+def trained_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the trained weights of a sharded model by their own names, as `whole_weights` yields all."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            yield name, _gathered(weight, model.config.dtype)
+
+
 def _gathered(weight: Any, dtype: torch.dtype) -> Tensor:
     whole: Tensor = weight.to(dtype).full_tensor()
     return whole

@@ -1,9 +1,10 @@
 """Open what a run's config names: its environment, model, engine and limits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,6 +101,14 @@ class WholeEngine(TorchEngine):
     def shares_weights(self) -> bool:
         """Return False: the engine gets the learner's weights by `update_weights`."""
         return False
+
+    takes_adapters = True
+    """Of a model with an adapter only the adapter is sent: the engine has the same base, which never changes."""
+
+    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """Copy these weights into the model. Weights that are not trained need not be among them."""
+        frozen = [(name, weight) for name, weight in self.model.named_parameters() if not weight.requires_grad]
+        super().update_weights(chain(tensors, frozen), version)
 
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
