@@ -29,6 +29,7 @@ from palaestra.trainers.run import checkpoint
 from palaestra.trainers.run.memory_errors import naming_memory_settings
 from palaestra.trainers.run.saved_config import read_config
 from palaestra.trainers.scale import optimizer_offload
+from palaestra.trainers.scale.moment_levels import narrowed, widened
 from palaestra.trainers.setup import open_run
 from palaestra.trainers.setup.open_run import as_opened, check_scale, open_model, settled
 from palaestra.trainers.validation import changed
@@ -381,3 +382,18 @@ def test_bfloat16_on_a_cpu_without_instructions_for_it_is_noted(agent, tmp_path,
     assert notes["float32"] == notes["auto"] == ""
     monkeypatch.setattr(open_run, "has_bfloat16", lambda: True)
     assert settled(run_of(agent, precision="bfloat16"), tmp_path)[1] == ""
+
+
+def test_moments_in_8_bits_are_the_same_levels_after_a_checkpoint_of_ranks():
+    learner = learner_of(model_of(), optimizer_bits=8)
+    descend(learner, 3)
+    (optimizer,) = learner.optimizers
+    for weight in learner.masters.stepped.values():
+        state = optimizer.state[weight]
+        again = narrowed(widened(state), weight)
+        assert again.keys() == state.keys()
+        for name, value in state.items():
+            if name.startswith("state") and value.dtype == torch.uint8:
+                assert torch.equal(again[name], value), name
+            elif torch.is_tensor(value):
+                assert torch.allclose(again[name], value, rtol=1e-6, atol=0), name

@@ -169,6 +169,10 @@ class ScaleConfig:
     optimizer_bits: Literal[32, 8] | None = None
     """Bits of AdamW's two moments: with 8 they take 2 bytes per trained weight, not 8 (palaestra[quantized]). By
     default 32, or what fits."""
+    reduce_each_pass: bool | None = None
+    """With several ranks: sum gradients over the ranks after each backward pass, so that a rank holds its share of
+    them. Otherwise they are summed once a mini-batch, and a rank holds whole float32 gradients until then. None: chosen
+    by the memory of a GPU; otherwise False."""
     optimizer_offload: bool | None = None
     """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU only during its steps. By
     default False, or what fits."""

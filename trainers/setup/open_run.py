@@ -1,9 +1,10 @@
 """Open what a run's config names: its environment, model, engine and limits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,6 +104,14 @@ class WholeEngine(TorchEngine):
         """Return False: the engine gets the learner's weights by `update_weights`."""
         return False
 
+    takes_adapters = True
+    """Of a model with an adapter only the adapter is sent: the engine has the same base, which never changes."""
+
+    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """Copy these weights into the model. Weights that are not trained need not be among them."""
+        frozen = [(name, weight) for name, weight in self.model.named_parameters() if not weight.requires_grad]
+        super().update_weights(chain(tensors, frozen), version)
+
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
     """Add the adapter of a run to a model, if the run has one."""
@@ -135,8 +144,8 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
     if isinstance(config, GRPOConfig):
         chosen: tuple[Any, str] = chosen_engine(config, ranks)
         config, note = chosen
-    settings = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
-    if "auto" not in settings and None not in settings:
+    state = (scale.optimizer_bits, scale.optimizer_offload, scale.reduce_each_pass, scale.gradient_checkpointing)
+    if scale.precision != "auto" and None not in state:
         return config, note
     if isinstance(config, GRPOConfig) and config.model != "tiny" and scale.fit is not False:
         fitted: tuple[Any, str] = fit(config, folder, ranks)
@@ -146,6 +155,7 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
         scale,
         precision=compute_type(config),
         optimizer_bits=scale.optimizer_bits or 32,
+        reduce_each_pass=bool(scale.reduce_each_pass),
         optimizer_offload=bool(scale.optimizer_offload),
         gradient_checkpointing=bool(scale.gradient_checkpointing),
     )
@@ -174,14 +184,9 @@ def compute_type(config: RunConfig) -> Dtype:
 
 def check_ranks(config: GRPOConfig, count: int) -> None:
     """Raise `ConfigError` for settings that do not support this number of ranks."""
-    scale = config.scale
     unsupported = {
         "play.max_staleness": config.play.max_staleness > 0,
         "optimizer.algorithm muon": config.optimizer.algorithm == "muon",
-        "scale.optimizer_bits 8": scale.optimizer_bits == 8,
-        "scale.optimizer_offload": scale.optimizer_offload,
-        "scale.lora_r": scale.lora_r > 0,
-        "recipe.critic": config.recipe.critic is not None,
     }
     if count > 1 and any(unsupported.values()):
         names = ", ".join(name for name, is_used in unsupported.items() if is_used)
