@@ -89,4 +89,6 @@ for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), (
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")
 for _class in ("Gem", "SkyRL", "TextArena", "OpenEnv"):
     register_adapter(f"foreign/{_class}-v0", f"palaestra.envs.foreign.{_class.lower()}:{_class}")
+for _class in ("Verifiers", "Inspect"):
+    register_adapter(f"foreign/{_class}-v0", f"palaestra.envs.foreign.{_class.lower()}:{_class}", harness=True)
 register_installed()
