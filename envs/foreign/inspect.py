@@ -40,14 +40,14 @@ class Inspect(Harness):
                 "foreign/Inspect-v0 needs the option task, such as task=inspect_evals/gsm8k or file.py@name"
             )
         try:
-            found = load_tasks([task], options)
+            inspect_tasks = load_tasks([task], options)
         except Exception as error:  # Whatever goes wrong in the module that is imported.
             raise UsageError(f"inspect opens no task {task!r}: {type(error).__name__}: {error}") from error
-        if len(found) != 1:
-            raise UsageError(f"{task} names {len(found)} tasks of inspect; expected one, such as file.py@name")
-        if not found[0].scorer:
+        if len(inspect_tasks) != 1:
+            raise UsageError(f"{task} names {len(inspect_tasks)} tasks of inspect; expected one, such as file.py@name")
+        if not inspect_tasks[0].scorer:
             raise UsageError(f"{task} has no scorer, which would give the reward")
-        self._inner, self._success_at = found[0], success_at
+        self._inner, self._success_at = inspect_tasks[0], success_at
         self._outcome: dict[str, Any] = {"grade": 0.0}
 
     def task_set(self, split: str) -> Sequence[Task]:

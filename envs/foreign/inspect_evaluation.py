@@ -32,8 +32,8 @@ _asked: ContextVar[InspectModel | None] = ContextVar("palaestra_model", default=
 _to_float = value_to_float()
 
 
-class _Episode:
-    """What a sample of the evaluation plays."""
+class _SampleEpisode:
+    """An episode that a sample of the evaluation plays."""
 
     def __init__(self, task: inspect_ai.Task, model: Model) -> None:
         self.task, self.model = task, model
@@ -43,8 +43,8 @@ class _Episode:
 
     def tell(self, outcome: Any) -> None:
         """Deliver the answer and grades, or the error, to the harness that waits."""
-        told = self.outcome.set_exception if isinstance(outcome, BaseException) else self.outcome.set_result
-        self.home.call_soon_threadsafe(lambda: self.outcome.done() or told(outcome))
+        settle = self.outcome.set_exception if isinstance(outcome, BaseException) else self.outcome.set_result
+        self.home.call_soon_threadsafe(lambda: self.outcome.done() or settle(outcome))
 
     def cancel(self) -> None:
         """Stop the solver, if it still runs."""
@@ -56,12 +56,12 @@ class _Evaluation:
     """The evaluation of this process, in a thread of its own."""
 
     def __init__(self) -> None:
-        self.episodes: dict[str, _Episode] = {}
+        self.episodes: dict[str, _SampleEpisode] = {}
         self._numbers, self._begun = count(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="palaestra-inspect", daemon=True)
         self._thread.start()
 
-    def add(self, episode: _Episode, sample: Sample) -> str:
+    def add(self, episode: _SampleEpisode, sample: Sample) -> str:
         """Let a sample be played, and return its id in the evaluation."""
         if not self._begun.wait(START_SECONDS) or not self._thread.is_alive():
             raise Broken("the evaluation of inspect did not begin, or has ended")
@@ -97,10 +97,10 @@ def _passed_on(evaluation: _Evaluation) -> Solver:
             await evaluation.keep()
         episode = evaluation.episodes[state.metadata[_EPISODE]]
         limits = message_limit(episode.task.message_limit), token_limit(episode.task.token_limit)
-        given = {"base_url": episode.model.base_url, "api_key": episode.model.api_key, "memoize": False}
+        address = {"base_url": episode.model.base_url, "api_key": episode.model.api_key, "memoize": False}
         with anyio.CancelScope() as episode.scope, apply_limits([*limits, time_limit(episode.task.time_limit)], True):
             try:
-                async with get_model("openai-api/palaestra/any", **given) as model:
+                async with get_model("openai-api/palaestra/any", **address) as model:
                     _asked.set(model)
                     for step in (episode.task.setup, episode.task.solver):
                         state = state if step is None else await step(state, generate)
@@ -119,8 +119,8 @@ def _graded(evaluation: _Evaluation) -> Scorer:
         try:
             scores = [await each(state, target) for each in episode.task.scorer or ()]
             grades: dict[str, float] = {}
-            for number, found in enumerate(found for found in scores if found is not None):
-                values = found.value if isinstance(found.value, dict) else {str(number): found.value}
+            for number, grade in enumerate(each for each in scores if each is not None):
+                values = grade.value if isinstance(grade.value, dict) else {str(number): grade.value}
                 grades |= {name: _to_float(value) for name, value in values.items()}
             episode.tell((state.output.completion, grades) if grades else Broken("its scorers gave no score"))
         except Exception as error:
@@ -135,15 +135,15 @@ def _graded(evaluation: _Evaluation) -> Scorer:
 class _Asked(ModelAPI):
     """The model of the episode whose solver asks."""
 
-    async def generate(self, *request: Any, **named: Any) -> ModelOutput:
+    async def generate(self, *request: Any, **options: Any) -> ModelOutput:
         """Ask it."""
         model = _asked.get()
         if model is None:
             raise Broken("a scorer asks the model that plays; name another one in the task, or leave that scorer out")
-        return await model.api.generate(*request, **named)
+        return await model.api.generate(*request, **options)
 
     def max_connections(self) -> int:
-        """As many as episodes."""
+        """Return how many requests run at once: as many as episodes."""
         return SAMPLES
 
 
@@ -156,7 +156,7 @@ async def evaluate(task: inspect_ai.Task, number: int, model: Model) -> tuple[st
     with _lock:
         evaluation = _evaluations[0] if _evaluations else _Evaluation()
         _evaluations[:] = [evaluation]
-    episode = _Episode(task, model)
+    episode = _SampleEpisode(task, model)
     name = await asyncio.to_thread(evaluation.add, episode, task.dataset[number])
     try:
         return await episode.outcome

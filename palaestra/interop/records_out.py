@@ -32,9 +32,9 @@ _SPEAKERS = {"user": "human", "tool": "observation", "assistant": "gpt"}
 def dialogues(record: Record) -> list[tuple[list[Message], list[Any]]]:
     """Return the messages and tools of each dialogue as the agent saw them, with calls as objects and thinking
     apart."""
-    start, found = record.episode.start, list[tuple[list[Message], list[Any]]]()
-    for own, tools in record.episode.dialogues:
-        recorded = start.as_seen(own)
+    start, native = record.episode.start, list[tuple[list[Message], list[Any]]]()
+    for messages_seen, tools in record.episode.dialogues:
+        recorded = start.as_seen(messages_seen)
         messages = to_native(recorded, tools, formats.get("auto"))
         turns = [message for message in messages if message["role"] == "assistant"]
         for turn, text in zip(turns, (each for each in recorded if each["role"] == "assistant"), strict=True):
@@ -42,8 +42,8 @@ def dialogues(record: Record) -> list[tuple[list[Message], list[Any]]]:
                 turn["reasoning_content"] = thinking[1]
             if text.get("weight") == 0:
                 turn["weight"] = 0
-        found.append((messages, [dict(tool) for tool in tools]))
-    return found
+        native.append((messages, [dict(tool) for tool in tools]))
+    return native
 
 
 def facts(record: Record) -> dict[str, Any]:
