@@ -16,11 +16,12 @@ def played(env_id, rule=demonstrate, **options):
         return list(play(Agent(ScriptedPolicy(rule)), arena, starts))
 
 
-def checked_and_evaluated(capsys, env_id, **options):
+def checked_and_evaluated(capsys, model, env_id, **options):
     given = ["--env-options", *(f"{name}={value}" for name, value in options.items())]
     status, out, err = run(capsys, "check", env_id, *given)
     assert status == 0, out + err
-    status, out, err = run(capsys, "eval", env_id, "--tasks", "4", "--max-turn-tokens", "8", *given)
+    limits = ["--tasks", "4", "--max-turn-tokens", "8", "--device", "cpu"]
+    status, out, err = run(capsys, "eval", env_id, "--model", model, *limits, *given)
     assert status == 0, out + err
 
 

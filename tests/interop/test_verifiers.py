@@ -80,7 +80,7 @@ def test_a_turn_whose_tokens_ran_out_ends_the_episode_without_success():
     assert {len(output["completion"]) for output in outputs} == {1}
 
 
-def test_an_environment_of_verifiers_is_played_here_and_its_rubric_is_the_reward(capsys):
+def test_an_environment_of_verifiers_is_played_here_and_its_rubric_is_the_reward(capsys, model):
     episodes = played("foreign/Verifiers-v0", **WORDS)
     assert {episode.ending for episode in episodes} == {Ending.ANSWERED, Ending.BROKEN}
     for episode in episodes:
@@ -88,7 +88,7 @@ def test_an_environment_of_verifiers_is_played_here_and_its_rubric_is_the_reward
         assert episode.reward == (None if is_gone else 1.0)
         assert ("the server is gone" in episode.fault) == is_gone
         assert is_gone or [call.name for call in episode.attempt.calls] == ["look_up"]
-    checked_and_evaluated(capsys, "foreign/Verifiers-v0", chance=0.25, **WORDS)
+    checked_and_evaluated(capsys, model, "foreign/Verifiers-v0", chance=0.25, **WORDS)
 
 
 def test_a_step_is_trained_in_an_environment_of_verifiers(train_a_step):
