@@ -9,7 +9,7 @@ MINUTES = $(if $(filter reagent tree,$(PART)),30,$(if $(filter second,$(PART)),3
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 IN = PALAESTRA_INTEROP=1 .peers/interop
-PYTEST_INTEROP = -m pytest -W ignore -m interop -q
+PYTEST_INTEROP = -P -m pytest -W ignore -m interop -q --durations 8
 
 export OMP_NUM_THREADS = 1
 

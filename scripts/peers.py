@@ -32,7 +32,11 @@ PEERS = {
         "transformers==5.23.0",
         "jmespath",
         "inspect-ai==0.3.285",
-        "openai==3.57.0",  # for inspect's model behind an address
+        "openai==3.57.0",
+        "openai-agents==0.24.0",
+        "smolagents[openai]==1.26.0",
+        "langgraph==1.2.24",
+        "langchain-openai==1.7.4",  # langgraph's model behind an address
         "openenv-core==0.3.0",
         "gem-llm==0.1.0",
         "skyrl-gym==0.4.0",
