@@ -428,30 +428,3 @@ def test_a_run_that_blocks_holds_up_no_request_of_others():
 
     played = episodes(Blocks(), 4)
     assert [episode.ending for episode in played] == [Ending.ANSWERED] * 4
-
-
-def test_the_openai_client_asks_awaited_in_a_thread_and_in_a_stream():
-    openai = pytest.importorskip("openai")
-
-    class Awaits(harness_worlds.Plain):
-        async def run(self, task, model):
-            client = model.client()
-            assert client._client is model.client()._client, "all share one pool"
-            answer = await client.responses.create(model="any", input="hello", instructions="Be brief.")
-            assert answer.output_text == "yes"
-            said = await client.chat.completions.create(model="any", messages=BODY["messages"])
-            return said.choices[0].message.content
-
-    class InAThread(harness_worlds.Plain):
-        def run(self, task, model):
-            with model.client() as client:
-                assert [known.id for known in client.models.list()] == ["palaestra"]
-                with pytest.raises(openai.BadRequestError) as refused:
-                    client.chat.completions.create(model="any", messages=BODY["messages"], logprobs=True)
-                assert refused.value.param == "logprobs"
-                stream = client.chat.completions.create(model="any", messages=BODY["messages"], stream=True)
-                return "".join(part.choices[0].delta.content or "" for part in stream)
-
-    for author in (Awaits(), InAThread()):
-        (episode,) = episodes(author)
-        assert episode.reward == 1.0, episode.fault

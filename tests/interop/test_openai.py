@@ -1,0 +1,65 @@
+"""The real `openai` package asks a harness's address, awaited and in threads, over connections that episodes share."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "envs"))
+import harness_worlds
+from test_harness import BODY, episodes, wait_until
+
+
+def test_the_openai_client_asks_awaited_in_a_thread_and_in_a_stream():
+    import openai
+
+    class Awaits(harness_worlds.Plain):
+        async def run(self, task, model):
+            client = model.client()
+            assert client._client is model.client()._client, "all share one pool"
+            answer = await client.responses.create(model="any", input="hello", instructions="Be brief.")
+            assert answer.output_text == "yes"
+            said = await client.chat.completions.create(model="any", messages=BODY["messages"])
+            return said.choices[0].message.content
+
+    class InAThread(harness_worlds.Plain):
+        def run(self, task, model):
+            with model.client() as client:
+                assert [known.id for known in client.models.list()] == ["palaestra"]
+                with pytest.raises(openai.BadRequestError) as refused:
+                    client.chat.completions.create(model="any", messages=BODY["messages"], logprobs=True)
+                assert refused.value.param == "logprobs"
+                stream = client.chat.completions.create(model="any", messages=BODY["messages"], stream=True)
+                return "".join(part.choices[0].delta.content or "" for part in stream)
+
+    for author in (Awaits(), InAThread()):
+        (episode,) = episodes(author)
+        assert episode.reward == 1.0, episode.fault
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_closed_clients_leave_the_shared_connections_open_and_200_episodes_leave_none_behind(is_async):
+    pools = set()
+
+    class Awaits(harness_worlds.Plain):
+        async def run(self, task, model):
+            async with model.client() as client:
+                pools.add(client._client)
+                said = await client.chat.completions.create(model="any", messages=BODY["messages"])
+            return said.choices[0].message.content
+
+    class InAThread(harness_worlds.Plain):
+        def run(self, task, model):
+            with model.client() as client:
+                pools.add(client._client)
+                said = client.chat.completions.create(model="any", messages=BODY["messages"])
+            return said.choices[0].message.content
+
+    author = (Awaits if is_async else InAThread)()
+    assert {episode.reward for episode in episodes(author, 8)} == {1.0}
+    before = len(os.listdir("/proc/self/fd"))
+    assert {episode.reward for episode in episodes(author, 200, slots=8)} == {1.0}
+    assert len(pools) == (1 if is_async else 2), "one for the harnesses' loop; in threads one for each arena"
+    wait_until(lambda: is_async or all(pool.is_closed for pool in pools), "they end with the arena")
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 8, "no connection is left")
