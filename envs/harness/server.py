@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from palaestra.envs.harness.author import Model
 from palaestra.envs.harness.clients import close_pool
-from palaestra.envs.harness.responses import from_chat, to_chat
+from palaestra.envs.harness.responses import events, from_chat, to_chat
 from palaestra.envs.harness.wire import MODEL, Refused, chunks, completion, read, turn_request
 from palaestra.envs.harness.world import Turn, World
 from palaestra.errors import MissingExtra
@@ -125,7 +125,8 @@ class ModelServer:
         if is_response:
             answer = from_chat(answer)
         if request.stream:
-            return 200, chunks(answer, request.stream_usage), b"text/event-stream"
+            stream = events(answer) if is_response else chunks(answer, request.stream_usage)
+            return 200, stream, b"text/event-stream"
         return 200, json.dumps(answer).encode(), b"application/json"
 
 

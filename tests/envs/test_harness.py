@@ -325,17 +325,27 @@ def test_what_a_framework_trims_or_spells_anew_is_the_same_dialogue_and_a_change
     assert context["content"].startswith("<think>hm</think>I look"), "its own turn stands as it wrote it"
 
 
-def test_the_responses_api_is_the_same_dialogue_and_the_same_calls():
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_responses_api_is_the_same_dialogue_and_the_same_calls(stream):
     schema = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 
     class Responds(harness_worlds.Plain):
         async def play(self, task, client):
             items = [{"role": "user", "content": task.prompt}]
             for _ in range(2):
-                body = {"input": items, "instructions": "Be brief.", "tools": [schema]}
+                body = {"input": items, "instructions": "Be brief.", "tools": [schema], "stream": stream}
                 status, answer = await client.raw(body, route="/responses")
                 assert status == 200, answer
-                output = json.loads(answer)["output"]
+                if stream:
+                    told = [event.split("data: ", 1)[1] for event in answer.decode().split("\n\n")[:-1]]
+                    told = [json.loads(event) for event in told]
+                    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+                    whole = told[-1]["response"]
+                    assert [event["item"] for event in told if event["type"].endswith("item.done")] == whole["output"]
+                    parts = "".join(event["delta"] for event in told if event["type"].endswith(".delta"))
+                    assert parts == ("I{}" if len(whole["output"]) == 2 else "yes")
+                    assert whole["usage"]["total_tokens"] > 0
+                output = (whole if stream else json.loads(answer))["output"]
                 items += output
                 calls = [item for item in output if item["type"] == "function_call"]
                 items += [{"type": "function_call_output", "call_id": c["call_id"], "output": "seen"} for c in calls]

@@ -38,6 +38,41 @@ def test_the_openai_client_asks_awaited_in_a_thread_and_in_a_stream():
         assert episode.reward == 1.0, episode.fault
 
 
+def test_a_stream_of_responses_is_read_by_openai_as_the_whole_response_with_its_calls_and_usage():
+    schema = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    kinds, usages = [], []
+
+    class Streams(harness_worlds.Plain):
+        async def run(self, task, model):
+            client, items = model.client(), [{"role": "user", "content": task.prompt}]
+            for _ in range(2):
+                async with client.responses.stream(model="any", input=items, tools=[schema]) as stream:
+                    kinds.append([event.type.removeprefix("response.") async for event in stream])
+                    response = await stream.get_final_response()
+                usages.append(response.usage.total_tokens)
+                items += [item.to_dict() for item in response.output]
+                calls = [item for item in response.output if item.type == "function_call"]
+                items += [{"type": "function_call_output", "call_id": c.call_id, "output": "seen"} for c in calls]
+            items.append({"role": "user", "content": "sure?"})
+            deltas = client.responses.create(model="any", input=items, stream=True)
+            said = "".join([event.delta async for event in await deltas if event.type == "response.output_text.delta"])
+            return said if said == response.output_text else None
+
+    def say(messages, rng):
+        called = any(message["role"] == "tool" for message in messages)
+        return "yes" if called else 'I\n<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+
+    (episode,) = episodes(Streams(), said=say)
+    assert (episode.reward, episode.attempt.turns) == (1.0, 3), episode.fault
+    assert [(call.name, call.text) for call in episode.attempt.calls] == [("look", "seen")]
+    text = ["content_part.added", "output_text.delta", "output_text.done", "content_part.done"]
+    message = ["output_item.added", *text, "output_item.done"]
+    call = [f"function_call_arguments.{end}" for end in ("delta", "done")]
+    call = ["output_item.added", *call, "output_item.done"]
+    assert kinds == [["created", "in_progress", *items, "completed"] for items in ([*message, *call], message)]
+    assert min(usages) > 0
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_closed_clients_leave_the_shared_connections_open_and_200_episodes_leave_none_behind(is_async):
     pools = set()
