@@ -18,7 +18,7 @@ from palaestra.agents.running_episode import RunningEpisode
 from palaestra.agents.token_limits import TokenLimits
 from palaestra.episode import Ending, Episode, Event, Start
 from palaestra.errors import UsageError
-from palaestra.protocols import Arena, Completion, Request, SampledText
+from palaestra.protocols import Arena, Completion, Request, SampledText, TooLong
 
 log = logging.getLogger("palaestra.agents")
 ReplyT = TypeVar("ReplyT")
@@ -207,13 +207,18 @@ class _Table:
         """Request the agent's next turn from the engine, or end the episode if its row has no room for more tokens."""
         room = self.limits.max_episode_tokens
         seat.save_branch_point(self.arena, event)
-        earlier = seat.dialogues.pop(event.dialogue, None)
+        earlier = seat.dialogues.get(event.dialogue)
         conversation = earlier or Conversation(self.agent.chat_of(seat.start.seat), event.messages, event.tools)
         fits = len(conversation.ids) < room if earlier is None else earlier.hear(event.messages, event.tools, room)
         if not seat.turn:
             seat.tools = event.tools
-        if fits or earlier is not None or not seat.dialogues:  # A further dialogue that does not fit leaves no row.
-            seat.dialogues[event.dialogue] = conversation
+        seat.refused = None
+        if not fits and event.refusable:
+            seat.refused = event.dialogue, conversation
+            limit = f"This model's maximum context length is {room} tokens"
+            self.arena.send({event.slot: TooLong(f"{limit}, and these messages leave none free; reduce their length")})
+            return
+        seat.put_last(event.dialogue, conversation, fits)
         if not fits:
             self.arena.finish(event.slot, Ending.LENGTH_LIMIT, "")
             return

@@ -33,6 +33,8 @@ class RunningEpisode:
     turn: int = 0
     dialogues: dict[int, Conversation] = field(default_factory=dict)
     """Conversations by the number of the dialogue; the one that was asked for the latest turn stands last."""
+    refused: tuple[int, Conversation] | None = None
+    """Dialogue of the latest request, and its number, if the environment asked for a turn that did not fit."""
     ticket: int | None = None
     """Ticket of the turn at the engine; None while the arena has the turn."""
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -57,6 +59,12 @@ class RunningEpisode:
         conversation = self.dialogues[event.dialogue].copied()
         self.branch_points[self.turn] = BranchPoint(arena.snapshot(event.slot), conversation, self.tools)
 
+    def put_last(self, number: int, conversation: Conversation, fits: bool) -> None:
+        """Note that this dialogue was asked for the latest turn. A further one that does not fit leaves no row."""
+        is_known = self.dialogues.pop(number, None) is not None
+        if fits or is_known or not self.dialogues:
+            self.dialogues[number] = conversation
+
     def ended(self, event: Event) -> Episode:
         """Return the ended episode. It is BROKEN if its reward or a part of the reward is not a finite number."""
         assert event.attempt is not None and event.ending is not None, "an arena's ending carries the attempt"
@@ -64,6 +72,8 @@ class RunningEpisode:
         if not all(math.isfinite(value) for value in (reward or 0.0, *parts.values())):
             fault = f"its reward is {reward}, its parts are {dict(parts)}: they must be finite numbers"
             ending, reward, parts = Ending.BROKEN, None, {}
+        if self.refused is not None and ending is Ending.LENGTH_LIMIT:
+            self.put_last(*self.refused, fits=False)
         branch = self.start.branch
         return Episode(
             start=self.start if branch is None else replace(self.start, branch=replace(branch, point=None)),

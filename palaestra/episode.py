@@ -109,6 +109,8 @@ class Attempt:
     dialogues: tuple[Opening, ...] = ()
     """Dialogues of the attempt, in the order in which they were opened; empty where all messages are one dialogue. In
     `messages` each is whole, and the dialogue with the latest turn is the last."""
+    refused: int = 0
+    """Number of a harness's requests that were refused because their messages did not fit into a token row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,8 @@ class Event:
     """Maximum tokens that the environment wishes for this turn; None without a wish."""
     temperature: float | None = None
     """Sampling temperature that the environment wishes for this turn; None without a wish."""
+    refusable: bool = False
+    """True if the episode goes on where these messages do not fit into a token row: the turn is then a `TooLong`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -68,6 +68,7 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
             if attempt.dialogues
             else {}
         ),
+        **({"refused": attempt.refused} if attempt.refused else {}),
         "turns": attempt.turns,
         "ending": str(episode.ending),
         "reward": episode.reward,
@@ -96,6 +97,7 @@ def episode_from_json(content: Mapping[str, Any]) -> Episode:
         seat=of_kind(str | None, content.get("seat"), "seat"),
         worlds=_mappings_in(content.get("worlds", []), "worlds"),
         dialogues=_openings_in(content),
+        refused=of_kind(int, content.get("refused", 0), "refused"),
     )
     return Episode(
         start=_start_in(start),

@@ -27,6 +27,12 @@ class SampledText(str):
         return SampledText, (str(self), self.prompt_tokens, self.sampled_tokens)
 
 
+class TooLong(str):
+    """Sent instead of a turn where an event is `refusable` and its messages do not fit; the text says how many do."""
+
+    __slots__ = ()
+
+
 @runtime_checkable
 class Arena(Protocol):
     """Plays up to `slots` episodes at once. `recv` returns every event, endings too."""
@@ -47,7 +53,9 @@ class Arena(Protocol):
         """Open an episode in a slot. An episode that still runs there is discarded without a reward."""
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """Send the agent's next turn to each of these slots: a text, or a `SampledText` with its numbers of tokens."""
+        """Send the agent's next turn to each of these slots: a text, a `SampledText` with its numbers of tokens, or a
+        `TooLong`.
+        """
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """Return new events: at least `min_ready`, unless the timeout (seconds) passes or fewer are outstanding."""

@@ -24,7 +24,8 @@ class Dialogue:
     """Messages, calls and answer of one seat in an episode."""
 
     __slots__ = (
-        "answer", "busy", "calls", "delivered", "dialogues", "left", "messages", "schemas", "slot", "start", "turns",
+        "answer", "busy", "calls", "delivered", "dialogues", "left", "messages", "refused", "schemas", "slot", "start",
+        "turns",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +36,7 @@ class Dialogue:
         self.calls: list[Call] = []
         self.answer: str | None = None
         self.dialogues: tuple[Opening, ...] = ()
+        self.refused = 0
         """Dialogues within the messages of a harness; empty where they are one."""
         self.turns = self.delivered = self.left = 0
         """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
@@ -179,7 +181,7 @@ class EpisodeState:
         messages = dialogue.start.without_prefix(dialogue.messages)
         return Attempt(
             self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds,
-            dialogue.dialogues,
+            dialogue.dialogues, dialogue.refused,
         )  # fmt: skip
 
 

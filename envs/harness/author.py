@@ -5,20 +5,16 @@
         async def run(self, task, model):         asks model.base_url; what it returns is the answer
         def reward(self, attempt): ...
 
-Left out: what a request means (`world`), the API (`wire`, `server`), and the endings (`machine`).
+Left out: its connections (`clients`), what a request means (`world`), the API (`wire`, `server`), endings (`machine`).
 """
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.harness import clients
 from palaestra.episode import Task
-from palaestra.errors import EnvironmentDefect, MissingExtra
-
-_pools: "WeakKeyDictionary[asyncio.AbstractEventLoop, Any]" = WeakKeyDictionary()
-"""HTTP clients by their event loop: a new client with its TLS context costs 28 ms of CPU, a shared one next to none."""
+from palaestra.errors import EnvironmentDefect
 
 
 class Model(NamedTuple):
@@ -34,18 +30,8 @@ class Model(NamedTuple):
 
     def client(self) -> Any:
         """Return an `AsyncOpenAI` for this episode, with one pool of connections for all episodes; outside an event
-        loop, as in a plain `def run`, an `OpenAI`."""
-        try:
-            import openai
-        except ImportError as error:
-            raise MissingExtra("openai", "openai", "model.client()") from error
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return openai.OpenAI(base_url=self.base_url, api_key=self.api_key)
-        if loop not in _pools:
-            _pools[loop] = openai.DefaultAsyncHttpxClient(trust_env=False)  # A proxy does not know this address.
-        return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, http_client=_pools[loop])
+        loop, as in a plain `def run`, an `OpenAI`, which shares one pool too."""
+        return clients.client(self.base_url, self.api_key)
 
 
 class Harness(ToolEnv):

@@ -26,6 +26,7 @@ from palaestra.envs.harness.world import Over, Turn, World
 from palaestra.envs.running.work import Pending, Work, WorkMode
 from palaestra.episode import Ending, Event
 from palaestra.errors import Broken, UsageError
+from palaestra.protocols import TooLong
 
 log = logging.getLogger("palaestra.envs")
 
@@ -51,8 +52,12 @@ class HarnessMachine(Machine):
         dialogue = state.seats[None]
         if seat is not None or not dialogue.left:
             raise UsageError(f"{self.spec.name}: it is not the turn of {seat!r}")
-        dialogue.turns, dialogue.left = dialogue.turns + 1, 0
-        self.world.answer(text)
+        dialogue.left = 0
+        if isinstance(text, TooLong):
+            self.world.refuse(str(text))
+        else:
+            dialogue.turns += 1
+            self.world.answer(text)
         self._show(state, self.world)
         return self._listen(state, self.world)
 
@@ -81,8 +86,8 @@ class HarnessMachine(Machine):
         if isinstance(news, Over):
             return self._returned(state, world, news)
         dialogue = state.seats[None]
-        if dialogue.turns >= self.spec.max_turns:
-            return self._end(state, outcome.UNANSWERED)
+        if dialogue.turns + world.refused >= self.spec.max_turns:
+            return self._unanswered(state, world)
         return self._asked(state, world, news)
 
     def discard(self) -> None:
@@ -116,7 +121,7 @@ class HarnessMachine(Machine):
         dialogue.schemas, dialogue.left = request.tools, 1
         event = Event(
             dialogue.slot, dialogue.start, tuple(turn.new), request.tools,
-            dialogue=turn.number, max_tokens=request.max_tokens, temperature=request.temperature,
+            dialogue=turn.number, max_tokens=request.max_tokens, temperature=request.temperature, refusable=True,
         )  # fmt: skip
         return {None: event}
 
@@ -124,7 +129,7 @@ class HarnessMachine(Machine):
         """Put what was said so far into the state, for the attempt."""
         dialogue = state.seats[None]
         dialogue.messages, dialogue.dialogues, dialogue.calls = world.messages, world.openings, world.calls
-        dialogue.delivered = len(dialogue.messages)
+        dialogue.refused, dialogue.delivered = world.refused, len(dialogue.messages)
 
     def _returned(self, state: EpisodeState, world: World, over: Over) -> MachineReply:
         """End the episode after its harness has ended: a crash after its first request may be the agent's doing."""
@@ -137,15 +142,26 @@ class HarnessMachine(Machine):
             if not world.asks or isinstance(error, Broken):
                 return self._break(state, text)
             log.warning("%s", text)
-            return self._end(state, outcome.UNANSWERED)
+            return self._unanswered(state, world)
         if not world.asks:
             return self._break(
                 state,
                 f"{state.where}: its harness returned without having asked the model once; was its client made with "
                 "the base_url that `run` was given?",
             )
-        answer = state.seats[None].answer = answer_of(self.spec.owner, over)
-        return self._end(state, outcome.UNANSWERED if answer is None else outcome.ANSWERED)
+        answer = answer_of(self.spec.owner, over)
+        if answer is None or world.too_long is not None:
+            return self._unanswered(state, world)
+        state.seats[None].answer = answer
+        return self._end(state, outcome.ANSWERED)
+
+    def _unanswered(self, state: EpisodeState, world: World) -> MachineReply:
+        """End the episode without an answer: at LENGTH_LIMIT if its latest request was too long, else at TURN_LIMIT."""
+        if world.too_long is None:
+            return self._end(state, outcome.UNANSWERED)
+        world.take(world.too_long)
+        self._show(state, world)
+        return self._end(state, {None: (Ending.LENGTH_LIMIT, "")})
 
     def _end(self, state: EpisodeState, endings: Mapping[Seat, tuple[Ending, str]]) -> MachineReply:
         self._leave()

@@ -1,15 +1,17 @@
 """The Responses API, which some frameworks prefer, as chat completions: its requests and answers are translated.
 
-Each request holds the whole dialogue. Left out: streams, `previous_response_id`, and tools that a server would run.
+Each request holds the whole dialogue; a stream brings each item whole. Left out: `previous_response_id`, and tools that
+a server would run.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palaestra.envs.harness.wire import Refused
 
-_PLAIN = {"temperature": "temperature", "max_output_tokens": "max_tokens"}
-_REFUSED = ("stream", "previous_response_id", "conversation", "background")
+_PLAIN = {"temperature": "temperature", "max_output_tokens": "max_tokens", "stream": "stream"}
+_REFUSED = ("previous_response_id", "conversation", "background")
 
 
 def to_chat(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,3 +85,37 @@ def from_chat(answer: Mapping[str, Any]) -> dict[str, Any]:
             "total_tokens": usage["total_tokens"],
         },
     }
+
+
+def events(response: Mapping[str, Any]) -> bytes:
+    """Return a response as a stream of server-sent events."""
+    opening = {**response, "status": "in_progress", "output": [], "usage": None}
+    parts: list[tuple[str, dict[str, Any]]] = [
+        ("created", {"response": opening}),
+        ("in_progress", {"response": opening}),
+    ]
+    for index, item in enumerate(response["output"]):
+        parts += [(kind, {**fields, "output_index": index}) for kind, fields in _item_events(item)]
+    parts.append(("completed", {"response": response}))
+    lines = []
+    for number, (kind, fields) in enumerate(parts):
+        event = {"type": f"response.{kind}", "sequence_number": number, **fields}
+        lines.append(f"event: response.{kind}\ndata: {json.dumps(event)}\n\n")
+    return "".join(lines).encode()
+
+
+def _item_events(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the events of an item of the output: it begins empty, comes as one delta, and is then whole."""
+    is_call, at = item["type"] == "function_call", {"item_id": item["id"]}
+    empty: dict[str, Any] = {"arguments": ""} if is_call else {"content": []}
+    yield "output_item.added", {"item": {**item, **empty, "status": "in_progress"}}
+    if is_call:
+        yield "function_call_arguments.delta", {**at, "delta": item["arguments"]}
+        yield "function_call_arguments.done", {**at, "name": item["name"], "arguments": item["arguments"]}
+    for place, part in enumerate(() if is_call else item["content"]):
+        at["content_index"] = place
+        yield "content_part.added", {**at, "part": {**part, "text": ""}}
+        yield "output_text.delta", {**at, "delta": part["text"], "logprobs": []}
+        yield "output_text.done", {**at, "text": part["text"], "logprobs": []}
+        yield "content_part.done", {**at, "part": part}
+    yield "output_item.done", {"item": item}

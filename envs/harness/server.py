@@ -14,7 +14,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from palaestra.envs.harness.author import Model
-from palaestra.envs.harness.responses import from_chat, to_chat
+from palaestra.envs.harness.clients import close_pool
+from palaestra.envs.harness.responses import events, from_chat, to_chat
 from palaestra.envs.harness.wire import MODEL, Refused, chunks, completion, read, turn_request
 from palaestra.envs.harness.world import Turn, World
 from palaestra.errors import MissingExtra
@@ -36,7 +37,7 @@ class ModelServer:
         self._server: Any = None
         """The running server of uvicorn; None before it starts."""
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=_QUEUED)
-        self._port = self._socket.getsockname()[1]
+        self._url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     async def serve(self) -> None:
         """Serve until the event loop ends, which cancels this."""
@@ -59,6 +60,7 @@ class ModelServer:
                 if connection.transport is not None:
                     connection.transport.abort()
             self._socket.close()
+            close_pool(self._url)
             await asyncio.sleep(0)
 
     async def started(self, serving: "asyncio.Task[None]") -> None:
@@ -71,7 +73,7 @@ class ModelServer:
     def open(self, world: World) -> Model:
         """Return the address of an episode."""
         self._worlds[world.token] = world
-        return Model(f"http://127.0.0.1:{self._port}/{world.token}/v1", world.token)
+        return Model(f"{self._url}/{world.token}/v1", world.token)
 
     def close(self, world: World) -> None:
         """End the address of an episode."""
@@ -123,7 +125,8 @@ class ModelServer:
         if is_response:
             answer = from_chat(answer)
         if request.stream:
-            return 200, chunks(answer, request.stream_usage), b"text/event-stream"
+            stream = events(answer) if is_response else chunks(answer, request.stream_usage)
+            return 200, stream, b"text/event-stream"
         return 200, json.dumps(answer).encode(), b"application/json"
 
 

@@ -64,6 +64,12 @@ class World:
         """Dialogues; the one that was asked for the latest turn is the last."""
         self.calls: list[Call] = []
         self.asks = 0
+        self.refused = 0
+        """Number of requests whose messages did not fit."""
+        self.too_long: Turn | None = None
+        """The latest request, if its messages did not fit."""
+        self._before: tuple[list[Talk], Talk, int, list[Mark]]
+        """The dialogues before the latest request, and the one of the request: its number of messages, its marks."""
         self._numbered = 0
         """Number of calls so far; each has its own id."""
         self._said: dict[Mark, str] = {}
@@ -140,6 +146,14 @@ class World:
             _reply(turn, Refused(410, "this episode has ended", code="episode_over"))
         self._mail.clear()
 
+    def _refuse(self, request: TurnRequest, refused: Refused) -> None:
+        """Answer all choices of a request with an error. Who asks the same again is refused and counted again."""
+        turns = [turn for turn in self._live if turn.request is request]
+        self._mail = deque(turn for turn in self._mail if turn not in turns)
+        self.delivered(turns)
+        for turn in turns:
+            _reply(turn, refused)
+
     # On other threads.
 
     def report(self, over: Over) -> None:
@@ -161,7 +175,7 @@ class World:
 
     def take(self, turn: Turn) -> None:
         """Give a turn to its dialogue: `turn.new` gets the messages that are new in it, `turn.number` its number."""
-        request, best = turn.request, None
+        request, best, before = turn.request, None, list(self.talks)
         for call_id, text in request.results.items():
             if (call := self._called.pop(call_id, None)) is not None:
                 self.calls.append(Call(*call, text, Status.OK))
@@ -176,10 +190,20 @@ class World:
         else:
             turn.new = request.messages[len(best.marks) :]
             self.talks.remove(best)
+        self._before = (before, best, len(best.messages), best.marks)
         self.talks.append(best)
         best.messages += turn.new
         best.marks = list(request.marks)
-        turn.number, self._turn = best.number, turn
+        turn.number, self._turn, self.too_long = best.number, turn, None
+
+    def refuse(self, reason: str) -> None:
+        """Refuse the turn that was taken last, because its messages are too long. It leaves nothing in its dialogue."""
+        turn, (talks, talk, size, marks) = self._turn, self._before
+        assert turn is not None, "a turn was refused that nobody asked for"
+        self.talks, talk.marks = talks, marks
+        del talk.messages[size:]
+        self.refused, self.too_long, self._turn = self.refused + 1, turn, None
+        self._on_loop(partial(self._refuse, turn.request, Refused(400, reason, "messages", "context_length_exceeded")))
 
     def answer(self, text: str) -> None:
         """Answer the turn that was taken last with the model's text."""

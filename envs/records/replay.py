@@ -24,6 +24,7 @@ from palaestra.envs.core.state import Dialogue, Events, Expected, Seat
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, is_turn
+from palaestra.protocols import TooLong
 
 MAX_BY_RULE = 10_000
 """Maximum turns of demonstrators in a row: one that never lets another seat act must not hang a replay."""
@@ -51,7 +52,7 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | 
                 who, event = _of(seat), events[seat]
                 if event.ending is Ending.BROKEN:
                     raise Difference(f"ending{who}", episode.ending, event.fault)
-                for name in ("calls", "answer", "turns", "final", "worlds", "dialogues"):
+                for name in ("calls", "answer", "turns", "final", "worlds", "dialogues", "refused"):
                     same(name + who, getattr(episode.attempt, name), getattr(event.attempt, name))
                 for name in ("ending", "fault", "reward", "parts"):
                     same(name + who, getattr(episode, name), getattr(event, name))
@@ -125,17 +126,15 @@ def _recorded_turn(state: Dialogue, episode: Episode) -> str | None:
     """Return the recorded turn that follows in the dialogue whose turn it is; None if none was recorded."""
     attempt = episode.attempt
     number = max(range(len(state.dialogues)), key=lambda other: state.dialogues[other].begin, default=0)
-    place = len(state.messages) - len(state.start.prefix)
-    end = len(attempt.messages) - _is_cut(attempt.seat, episode)
-    if state.dialogues:
-        place -= state.dialogues[number].begin
+    replayed = state.messages[state.dialogues[number].begin if state.dialogues else 0 :]
+    begin, end = 0, len(attempt.messages) - _is_cut(attempt.seat, episode)
     if attempt.dialogues:
-        if number >= len(attempt.dialogues):
-            return None
-        begin = attempt.dialogues[number].begin
-        place += begin
+        begin = attempt.dialogues[number].begin if number < len(attempt.dialogues) else len(attempt.messages)
         end = min([end, *(opening.begin for opening in attempt.dialogues if opening.begin > begin)])
+    place = begin + len(replayed) - len(state.start.prefix)
     message = attempt.messages[place] if place < end else {"role": ""}
+    if state.refused < attempt.refused and not (is_turn(message) and replayed == list(attempt.messages[begin:place])):
+        return TooLong("these messages were too long when this was recorded")
     return str(message["content"]) if is_turn(message) else None
 
 

@@ -293,6 +293,68 @@ class Misfits(Plain):
         return await super().play(task, client)
 
 
+class Compacts(Plain):
+    """Goes on with a story; where it is too long for the model, it keeps its last message alone."""
+
+    met = []  # noqa: RUF012
+
+    async def play(self, task, client):
+        told = [{"role": "user", "content": task.prompt}]
+        for number in range(4):
+            try:
+                said = await client.ask(told)
+            except Answered as error:
+                self.met.append((error.status, error.error["code"], error.error["param"]))
+                told = told[-1:]
+                said = await client.ask(told)
+            told += [
+                {"role": "assistant", "content": said["content"]},
+                {"role": "user", "content": f"go on {number} " * 9},
+            ]
+        return said["content"]
+
+
+class Shortens(Plain):
+    """Shortens the one message that is too long, and goes on."""
+
+    async def play(self, task, client):
+        told = [{"role": "user", "content": task.prompt}]
+        told += [await client.ask(told), {"role": "user", "content": "long " * 200}]
+        try:
+            await client.ask(told)
+        except Answered:
+            told[-1] = {"role": "user", "content": "short"}
+        return (await client.ask(told))["content"]
+
+
+class TooMuch(Plain):
+    """Asks for more than fits, and says that it could not."""
+
+    asked = ("hello", "long " * 200)
+
+    async def play(self, task, client):
+        told = []
+        try:
+            for words in self.asked:
+                told.append({"role": "user", "content": words})
+                told.append(await client.ask(told))
+        except Answered as error:
+            return f"I could not: {error}"
+
+
+class TooMuchAtOnce(TooMuch):
+    asked = ("long " * 200,)
+
+
+class Repeats(Plain):
+    """Asks for three choices of what does not fit, again and again."""
+
+    async def play(self, task, client):
+        while True:
+            status, _ = await client.raw({"messages": [{"role": "user", "content": "long " * 200}], "n": 3})
+            assert status == 400
+
+
 def schema(name):
     """A tool without arguments."""
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

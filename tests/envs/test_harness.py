@@ -325,17 +325,27 @@ def test_what_a_framework_trims_or_spells_anew_is_the_same_dialogue_and_a_change
     assert context["content"].startswith("<think>hm</think>I look"), "its own turn stands as it wrote it"
 
 
-def test_the_responses_api_is_the_same_dialogue_and_the_same_calls():
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_responses_api_is_the_same_dialogue_and_the_same_calls(stream):
     schema = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 
     class Responds(harness_worlds.Plain):
         async def play(self, task, client):
             items = [{"role": "user", "content": task.prompt}]
             for _ in range(2):
-                body = {"input": items, "instructions": "Be brief.", "tools": [schema]}
+                body = {"input": items, "instructions": "Be brief.", "tools": [schema], "stream": stream}
                 status, answer = await client.raw(body, route="/responses")
                 assert status == 200, answer
-                output = json.loads(answer)["output"]
+                if stream:
+                    told = [event.split("data: ", 1)[1] for event in answer.decode().split("\n\n")[:-1]]
+                    told = [json.loads(event) for event in told]
+                    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+                    whole = told[-1]["response"]
+                    assert [event["item"] for event in told if event["type"].endswith("item.done")] == whole["output"]
+                    parts = "".join(event["delta"] for event in told if event["type"].endswith(".delta"))
+                    assert parts == ("I{}" if len(whole["output"]) == 2 else "yes")
+                    assert whole["usage"]["total_tokens"] > 0
+                output = (whole if stream else json.loads(answer))["output"]
                 items += output
                 calls = [item for item in output if item["type"] == "function_call"]
                 items += [{"type": "function_call_output", "call_id": c["call_id"], "output": "seen"} for c in calls]
@@ -428,30 +438,3 @@ def test_a_run_that_blocks_holds_up_no_request_of_others():
 
     played = episodes(Blocks(), 4)
     assert [episode.ending for episode in played] == [Ending.ANSWERED] * 4
-
-
-def test_the_openai_client_asks_awaited_in_a_thread_and_in_a_stream():
-    openai = pytest.importorskip("openai")
-
-    class Awaits(harness_worlds.Plain):
-        async def run(self, task, model):
-            client = model.client()
-            assert client._client is model.client()._client, "all share one pool"
-            answer = await client.responses.create(model="any", input="hello", instructions="Be brief.")
-            assert answer.output_text == "yes"
-            said = await client.chat.completions.create(model="any", messages=BODY["messages"])
-            return said.choices[0].message.content
-
-    class InAThread(harness_worlds.Plain):
-        def run(self, task, model):
-            with model.client() as client:
-                assert [known.id for known in client.models.list()] == ["palaestra"]
-                with pytest.raises(openai.BadRequestError) as refused:
-                    client.chat.completions.create(model="any", messages=BODY["messages"], logprobs=True)
-                assert refused.value.param == "logprobs"
-                stream = client.chat.completions.create(model="any", messages=BODY["messages"], stream=True)
-                return "".join(part.choices[0].delta.content or "" for part in stream)
-
-    for author in (Awaits(), InAThread()):
-        (episode,) = episodes(author)
-        assert episode.reward == 1.0, episode.fault

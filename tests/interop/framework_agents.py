@@ -8,7 +8,7 @@ from palaestra.episode import is_turn
 
 WORDS = ("red", "green", "blue", "grey")
 SYSTEM = "Look the number up, and answer with its word alone."
-NAMES = ("OpenAIClient", "AgentsChat", "AgentsResponses", "Smolagents", "LangGraph")
+NAMES = ("OpenAIClient", "AgentsChat", "AgentsResponses", "AgentsStreamed", "Smolagents", "LangGraph")
 
 
 def word_of(number: int) -> str:
@@ -69,6 +69,8 @@ class OpenAIClient(Words):
 class AgentsChat(Words):
     """The OpenAI Agents SDK over chat completions."""
 
+    streams = False
+
     def model(self, client):
         from agents import OpenAIChatCompletionsModel  # noqa: TID251  (OpenAI's)
 
@@ -84,7 +86,12 @@ class AgentsChat(Words):
 
         set_tracing_disabled(True)
         agent = Agent("words", instructions=SYSTEM, tools=[look_up], model=self.model(model.client()))
-        return (await Runner.run(agent, task.prompt)).final_output
+        if not self.streams:
+            return (await Runner.run(agent, task.prompt)).final_output
+        run = Runner.run_streamed(agent, task.prompt)
+        async for _ in run.stream_events():
+            pass
+        return run.final_output
 
 
 class AgentsResponses(AgentsChat):
@@ -94,6 +101,10 @@ class AgentsResponses(AgentsChat):
         from agents import OpenAIResponsesModel  # noqa: TID251  (OpenAI's)
 
         return OpenAIResponsesModel("gpt-5", client)
+
+
+class AgentsStreamed(AgentsResponses):
+    streams = True
 
 
 class Smolagents(Words):

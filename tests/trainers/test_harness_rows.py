@@ -4,12 +4,14 @@ The harnesses are those of `tests/envs/harness_worlds.py`.
 """
 
 import asyncio
+import copy
 import json
 import sys
 from contextlib import closing
 from itertools import count
 from pathlib import Path
 
+import batches
 import families
 import pytest
 from hypothesis import given, settings
@@ -30,6 +32,10 @@ from palaestra.trainers.audit.tokens import (
     text_findings,
     turn_findings,
 )
+from palaestra.trainers.batch import BatchScores
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.learn.update import update
+from palaestra.trainers.losses.group_advantages import GroupNormalized
 from palaestra.trainers.reward.terms import response_length
 from palaestra.trainers.sft import sft_rows
 from palaestra.trainers.view.pages.episode_view import content
@@ -145,6 +151,37 @@ def test_a_harness_has_the_rows_of_the_ordinary_environment_token_by_token(famil
             assert one.ids.tolist() == two.ids.tolist()
             assert one.sampled.tolist() == two.sampled.tolist()
             assert one.logprobs.tolist() == two.logprobs.tolist()
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("aggregation", ["token", "sample", "sum"])
+def test_an_episode_of_three_rows_counts_and_weighs_as_the_same_turns_in_one_row(aggregation, level):
+    chat, model = families.chat("tiny"), batches.restless()
+    episodes = []
+    for rewrites, task in ((True, 0), (False, 0), (False, 1)):
+        with closing(ToolVectorEnv(harness_worlds.Hops(rewrites=rewrites), 1)) as arena:
+            episodes += play(Agent(ScriptedPolicy(demonstrate), chat), arena, [Start(task, task)])
+    assert [len(episode.rows) for episode in episodes] == [3, 1, 1]
+    assert episodes[0].sampled_tokens == episodes[1].sampled_tokens
+    for row in (row for episode in episodes for row in episode.rows):
+        row.logprobs[row.sampled] = families.fresh_logprobs(model, row)  # So every ratio is 1.
+
+    rewards = iter([1.0, 0.0, 0.0])
+    batch = batches.batch_of(episodes, lambda episode: {"outcome": next(rewards)})
+    advantages = GroupNormalized()(batch, BatchScores())
+    assert list(advantages) == pytest.approx([2 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5], rel=1e-5)
+
+    def weight(place):
+        """The sum of the weights of an episode's tokens: the loss where its advantage alone is not 0, and -1."""
+        config = batches.settings(
+            "grpo-t", num_mini_batches=1, aggregation=aggregation, importance_sampling_level=level, beta=0.0
+        )
+        learner = Learner(Agent(families.Echo()), copy.deepcopy(model), config)
+        return update(learner, batch, [-1.0 * (place == i) for i in range(3)], BatchScores())[0]["loss"]
+
+    tokens = [episode.sampled_tokens for episode in episodes]
+    shares = {"token": [n / sum(tokens) for n in tokens], "sample": [1 / 3] * 3, "sum": [n / 3 for n in tokens]}
+    assert [weight(place) for place in range(3)] == pytest.approx(shares[aggregation], rel=1e-3)
 
 
 def test_a_turn_is_learned_by_imitation_once_and_context_is_not():

@@ -43,6 +43,8 @@ def transcript(episode: Episode) -> str:
     for messages, _ in episode.dialogues:
         lines += ["dialogue"] * bool(episode.attempt.dialogues)
         lines += [f"{message['role']:>9}  {_shown(message['content'])}" for message in messages]
+    if episode.attempt.refused:
+        lines.append(f"{'refused':>9}  {episode.attempt.refused} requests that did not fit")
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.parts.items())
     expected = episode.attempt.task.answer
     lines.append(f"{'ending':>9}  {episode.ending}: {parts or episode.fault} (expected {expected!r})")

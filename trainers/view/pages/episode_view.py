@@ -72,6 +72,7 @@ def content(record: Record) -> dict[str, Any]:
     return {
         "messages": [_message(message) for message in _messages(episode)],
         "dialogues": len(episode.dialogues),
+        "refused": attempt.refused,
         "prefix": _opening(episode),
         "earlier": len(episode.start.prefix),
         "calls": [_call(call) for call in attempt.calls],

@@ -126,6 +126,7 @@ function facts(member, content) {
     ["agent", member.agent || "–"], ["synthetic", member.synthetic ? "calls were put into a written solution, and made" : ""], ["seed", member.seed], ["seat", member.seat ?? ""],
     ["weights", member.versions.length ? (member.versions[0] === member.versions[1] ? `version ${member.versions[0]}` : `versions ${member.versions.join(" to ")}`) : ""],
     ["tokens", member.tokens ? `${count(member.sampled)} sampled of ${count(member.tokens)}, ${plural(content.rows.length, "row")}` : "none recorded"],
+    ["refused", content.refused ? `${plural(content.refused, "request")} too long for the model` : ""],
     ["seconds", fixed(member.seconds, 3)], ["file", `${member.file}, line ${count(member.line)}`],
   ].filter(([, text]) => text !== "");
   const world = [["task data", content.data], ["environment options", content.options]].filter(([, values]) => values.length);

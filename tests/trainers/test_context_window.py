@@ -1,0 +1,76 @@
+"""A harness's request that does not fit is refused as OpenAI's API refuses it, and the episode goes on."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import families
+import pytest
+from test_harness_rows import Numbered, harness_worlds
+
+import palaestra
+from palaestra import Ending, Start
+from palaestra.agents import Agent, TokenLimits, play
+from palaestra.envs import ToolVectorEnv
+from palaestra.envs.records.gathering import ReplayMachines
+from palaestra.record import Record, from_line, to_line
+from palaestra.trainers.audit.tokens import (
+    Flat,
+    length_findings,
+    mask_findings,
+    prompt_findings,
+    text_findings,
+    turn_findings,
+)
+
+
+def played(author, engine, limits):
+    with closing(ToolVectorEnv(author, 1)) as arena:
+        (episode,) = play(Agent(engine, engine.chat), arena, [Start(0, 0)], limits=limits)
+    return episode
+
+
+def audit_and_replay(author, episode, chat, longest):
+    flat = Flat.of([episode])
+    findings = [*mask_findings(flat), *turn_findings(flat, chat), *length_findings([episode], longest, 20)]
+    assert [*findings, *text_findings(episode, chat), *prompt_findings(episode, chat)] == []
+    env_id = f"test/Rows{author.__name__}-v0"
+    palaestra.register(env_id, f"harness_worlds:{author.__name__}")
+    record = from_line(to_line(Record(env_id, episode)))
+    assert record.episode.attempt == episode.attempt
+    assert ReplayMachines().replay([record]) is None
+    more = replace(episode.attempt, refused=episode.attempt.refused + 1)
+    difference = ReplayMachines().replay([replace(record, episode=replace(episode, attempt=more))])
+    assert difference is not None
+
+
+@pytest.mark.parametrize("room", [130, 150, 170])
+def test_a_history_that_does_not_fit_is_refused_as_openai_does_and_the_episode_goes_on(room):
+    chat = families.chat("tiny")
+    harness_worlds.Compacts.met.clear()
+    episode = played(harness_worlds.Compacts(), Numbered(chat), TokenLimits(20, room))
+    met = harness_worlds.Compacts.met
+    assert met == [(400, "context_length_exceeded", "messages")] * len(met)
+    assert (episode.ending, episode.attempt.turns) == (Ending.ANSWERED, 4)
+    assert episode.attempt.refused == len(met) > 0
+    assert len(episode.rows) == 1 + len(met)
+    audit_and_replay(harness_worlds.Compacts, episode, chat, room)
+
+
+def test_a_message_that_is_shortened_goes_on_in_the_row_of_its_dialogue():
+    chat = families.chat("tiny")
+    episode = played(harness_worlds.Shortens(), Numbered(chat), TokenLimits(20, 110))
+    assert (episode.ending, episode.attempt.refused, len(episode.rows)) == (Ending.ANSWERED, 1, 1)
+    told = [message["content"] for message in episode.attempt.messages]
+    assert told == [episode.attempt.task.prompt, "turn 0", "short", "turn 1"]
+    audit_and_replay(harness_worlds.Shortens, episode, chat, 110)
+
+
+@pytest.mark.parametrize(("name", "turns", "refused"), [("TooMuch", 1, 1), ("TooMuchAtOnce", 0, 1), ("Repeats", 0, 6)])
+def test_a_harness_that_ends_after_a_request_that_did_not_fit_ends_as_too_long(name, turns, refused):
+    chat, author = families.chat("tiny"), getattr(harness_worlds, name)
+    episode = played(author(), Numbered(chat), TokenLimits(20, 90))
+    assert (episode.ending, episode.attempt.turns) == (Ending.LENGTH_LIMIT, turns)
+    assert (episode.attempt.refused, episode.attempt.answer, len(episode.rows)) == (refused, None, 1)
+    assert episode.attempt.messages[-1]["content"].startswith("long")
+    assert episode.reward == 0.0
+    audit_and_replay(author, episode, chat, 20_000)
