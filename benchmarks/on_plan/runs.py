@@ -94,7 +94,9 @@ def timed(setting: Setting, local: LocalModel, folder: Path) -> tuple[dict[str, 
     return asdict(setting) | rounded, measured(episodes, 0.0)
 
 
-def measure(asked: Sequence[Setting], folder: Path, minutes: float) -> Iterator[tuple[dict[str, Any], list[PlannedEpisode]]]:
+def measure(
+    asked: Sequence[Setting], folder: Path, minutes: float
+) -> Iterator[tuple[dict[str, Any], list[PlannedEpisode]]]:
     """All settings in turn, again and again until the time is over; each at least once."""
     until = time.monotonic() + 60 * minutes
     widest = max(setting.slots for setting in asked)

@@ -98,4 +98,5 @@ def active_parameters(shape: Outline) -> int:
     if not experts:
         return shape.parameters
     within = sum(weight.numel() for name, weight in shape.model.named_parameters() if ".experts." in name)
-    return shape.parameters - within + within * int(config.num_experts_per_tok) // int(experts)
+    active: int = shape.parameters - within + within * config.num_experts_per_tok // experts
+    return active

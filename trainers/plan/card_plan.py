@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.plan.card_costs import Card, card_costs
-from palaestra.trainers.plan.step_simulation import Layout, StepForecast, StepSimulation
+from palaestra.trainers.plan.step_simulation import ServingLayout, StepForecast, StepSimulation
 from palaestra.trainers.plan.workload import PlannedEpisode, drawn
 from palaestra.trainers.scale.available_memory import gpu_room
 from palaestra.trainers.scale.fit_memory import fitted
@@ -70,7 +70,7 @@ def plan_cards(
         costs = card_costs(shape, settled, card, episodes, learners=learning, shared=cards == 1, cards=cards)
         for staleness in (0, 1) if cards > 1 else (0,):
             slots = min(room, count * (1 + staleness))
-            layout = Layout(serving, slots, count, config.play.num_generations, staleness)
+            layout = ServingLayout(serving, slots, count, config.play.num_generations, staleness)
             step = StepSimulation(costs, layout, played).forecast(steps=3)
             plans.append(CardPlan(cards, serving, learning, slots, staleness, step, notes))
     if not plans:
@@ -113,8 +113,8 @@ def _slots(
     tokens = free / shape.cache_token()
     if tokens < config.longest_row:
         raise UsageError(
-            f"a server with {share:.0%} of {card.size:g} GB has no room for one row of {config.longest_row} tokens beside "
-            "the weights; serve it divided (vLLM's --tensor-parallel-size)"
+            f"a server with {share:.0%} of {card.size:g} GB has no room for one row of {config.longest_row} tokens "
+            "beside the weights; serve it divided (vLLM's --tensor-parallel-size)"
         )
     mean = sum(episode.tokens for episode in episodes) / len(episodes)
     return serving * max(1, min(_ROWS, int(tokens / mean)))

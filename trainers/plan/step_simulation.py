@@ -44,7 +44,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ServingLayout:
     """How many servers play, and how a run is divided into batches."""
 
     servers: int
@@ -76,14 +76,14 @@ class StepForecast:
 class _Playing:
     episode: PlannedEpisode
     batch: int
-    server: "_Server"
+    server: "_SimulatedServer"
     turn: int = 0
     context: int = 0
     """Tokens that are cached for the episode."""
 
 
 @dataclass(slots=True, eq=False)
-class _Server:
+class _SimulatedServer:
     waiting: list[_Playing] = field(default_factory=list)
     rows: list[tuple[int, int, _Playing]] = field(default_factory=list)
     """Heap of running turns: the pass in which each ends, a number that breaks ties, and the episode."""
@@ -103,13 +103,13 @@ class _Server:
 class StepSimulation:
     """One run. Call `forecast` once."""
 
-    def __init__(self, costs: Costs, layout: Layout, episodes: Sequence[PlannedEpisode]) -> None:
+    def __init__(self, costs: Costs, layout: ServingLayout, episodes: Sequence[PlannedEpisode]) -> None:
         """`episodes` are played one after the other, and again from the first one if more are needed."""
         self._costs, self._layout, self._episodes = costs, layout, episodes
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
-        self._servers = [_Server() for _ in range(layout.servers)]
+        self._servers = [_SimulatedServer() for _ in range(layout.servers)]
         self._free, self._begun, self._version = layout.slots, 0, 0
         self._missing: dict[int, int] = {}
         """Episodes that a batch still lacks."""
@@ -155,15 +155,15 @@ class StepSimulation:
         self._advance(server)
         self._wake_at(server, server.since if not server.rows or server.since >= self._now else self._pass_end(server))
 
-    def _pass_end(self, server: _Server) -> float:
+    def _pass_end(self, server: _SimulatedServer) -> float:
         return server.since + server.pass_seconds
 
-    def _wake_at(self, server: _Server, time: float) -> None:
+    def _wake_at(self, server: _SimulatedServer, time: float) -> None:
         server.wake += 1
         number = server.wake
         self._at(max(time, self._now), lambda: self._serve(server) if number == server.wake else None)
 
-    def _advance(self, server: _Server) -> None:
+    def _advance(self, server: _SimulatedServer) -> None:
         """Count the passes that a server has completed by now."""
         if not server.rows:
             server.since = max(server.since, self._now)
@@ -175,7 +175,7 @@ class StepSimulation:
         server.busy += done * server.pass_seconds
         server.context += done * len(server.rows)
 
-    def _serve(self, server: _Server) -> None:
+    def _serve(self, server: _SimulatedServer) -> None:
         """Take the turns that have ended from a server, let it read those that wait, and plan its next passes."""
         self._advance(server)
         while server.rows and server.rows[0][0] <= server.passes:
@@ -187,9 +187,7 @@ class StepSimulation:
             playing.context += turns[number - 1].heard if number else playing.episode.prompt
             server.context += playing.context
             reading += new * costs.read_token
-            heapq.heappush(
-                server.rows, (server.passes + max(1, turns[number].sampled), next(self._numbers), playing)
-            )
+            heapq.heappush(server.rows, (server.passes + max(1, turns[number].sampled), next(self._numbers), playing))
         if server.waiting:
             server.waiting.clear()
             reading += costs.decode_pass

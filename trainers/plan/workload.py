@@ -17,7 +17,7 @@ _CHARACTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PlannedTurn:
     """One turn of the agent, and what follows it."""
 
     sampled: int
@@ -34,7 +34,7 @@ class PlannedEpisode:
 
     prompt: int
     """Tokens before the first turn."""
-    turns: tuple[Turn, ...]
+    turns: tuple[PlannedTurn, ...]
 
     @property
     def sampled(self) -> int:
@@ -69,15 +69,15 @@ def assumed(
 
     episodes = []
     for _ in range(count):
-        room, played = longest - prompt, list[Turn]()
+        room, played = longest - prompt, list[PlannedTurn]()
         for number in range(rng.randint(1, 2 * turns - 1)):
-            turn = Turn(max(1, round(draw(sampled, 0.8))), draw(tool_seconds, 0.5), round(heard))
+            turn = PlannedTurn(max(1, round(draw(sampled, 0.8))), draw(tool_seconds, 0.5), heard)
             if number and turn.sampled + turn.heard > room:
                 break
             room -= turn.sampled + turn.heard
             played.append(turn)
         last = played[-1]
-        played[-1] = Turn(min(last.sampled, longest - prompt), 0.0, 0)
+        played[-1] = PlannedTurn(min(last.sampled, longest - prompt), 0.0, 0)
         episodes.append(PlannedEpisode(prompt, tuple(played)))
     return episodes
 
@@ -97,7 +97,7 @@ def _planned(episode: Episode, tool_seconds: float | None) -> PlannedEpisode:
         heard = pairs[2 * number + 1] if 2 * number + 1 < len(pairs) else 0
         last = 2 * number + 2 >= len(pairs)
         wait = (tool_seconds or 0.0) if waits is None else waits[number] if number < len(waits) else 0.0
-        turns.append(Turn(sampled, 0.0 if last else wait, heard))
+        turns.append(PlannedTurn(sampled, 0.0 if last else wait, heard))
     return PlannedEpisode(prompt, tuple(turns))
 
 
