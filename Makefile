@@ -5,11 +5,11 @@ PYTHON ?= python3
 ENV = two-hop
 SEED = 0
 PART = algorithms
-MINUTES = $(if $(filter reagent,$(PART)),30,60)
+MINUTES = $(if $(filter reagent tree,$(PART)),30,$(if $(filter second,$(PART)),360,60))
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 IN = PALAESTRA_INTEROP=1 .peers/interop
-PYTEST_INTEROP = -m pytest -W ignore -m interop -q
+PYTEST_INTEROP = -P -m pytest -W ignore -m interop -q --durations 8
 
 export OMP_NUM_THREADS = 1
 
@@ -78,8 +78,8 @@ bench-train: setup  ## a step of GRPO beside TRL's, which it installs
 	@$(PY) scripts/peers.py trl
 	@$(PY) benchmarks/train.py
 
-results: with-test  ## what is missing of docs/results.md: SmolLM2 in each environment, 1 to 6 CPU minutes each and more
-	@$(PY) benchmarks/smollm2_suite.py
+results: with-test,gguf  ## what is missing of docs/results.md: each environment with two agents, 1 to 10 CPU minutes each
+	@$(PY) benchmarks/suite
 
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
@@ -107,7 +107,7 @@ bench-web: with-dev  ## search, the text browser, the real one and all of MiniWo
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
 		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
 
-study: with-test  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, or PART=reagent; ONLY=vspo, MINUTES=10
+study: with-test  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, reagent, tree or second; ONLY=vspo, MINUTES=10
 	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 
 examples: with-test  ## the small versions of the three papers' paths, three to six minutes each

@@ -13,7 +13,7 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -105,30 +105,39 @@ def adapter_off(model: Any) -> Iterator[Any]:
 
 
 @torch.no_grad()
-def effective_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield each weight of the base by name, with the adapter (if there is one) added, in the dtype of the base."""
+def effective_weights(
+    model: Any, whole: Callable[[Tensor], Tensor] = lambda weight: weight
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield each weight of the base by name, with the adapter (if there is one) added, in the dtype of the base.
+
+    `whole` returns the tensor to read in place of a weight, if the model holds only a part of it.
+    """
     layers = _layers(model)
     for name, weight in model.named_parameters():
         above, _, last = name.rpartition(".base_layer.")
         if last == "weight" and above in layers:
             layer = layers[above]
-            delta = layer.lora_B[_NAME].weight.float() @ layer.lora_A[_NAME].weight.float() * layer.scaling[_NAME]
-            yield f"{above}.weight", (weight.float() + (delta.T if layer.fan_in_fan_out else delta)).to(weight.dtype)
+            outer, inner = (whole(side[_NAME].weight).float() for side in (layer.lora_B, layer.lora_A))
+            delta, base = outer @ inner * layer.scaling[_NAME], whole(weight)
+            yield f"{above}.weight", (base.float() + (delta.T if layer.fan_in_fan_out else delta)).to(base.dtype)
         elif above in layers:
-            yield f"{above}.{last}", weight
+            yield f"{above}.{last}", whole(weight)
         elif not _in_adapter(name):
-            yield name, weight
+            yield name, whole(weight)
 
 
-def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write an adapter's folder, which peft and `local_model.load` can read."""
+def save_adapter(model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write an adapter's folder, which peft and `local_model.load` can read. `weights` are those of the adapter under
+    the names of the files, if the model holds only a part of them (`adapter_weights`).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model.peft_config[_NAME].save_pretrained(folder)
     settings = folder / _SETTINGS
     content = json.loads(settings.read_text(encoding="utf-8"))
     content["target_modules"] = sorted(content["target_modules"])  # It comes from a set, so its order varies.
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tensors = {key: weight.detach().contiguous() for key, weight in _adapter_weights(model).items()}
+    weights = adapter_weights(model) if weights is None else weights
+    tensors = {key: weight.detach().contiguous() for key, weight in weights.items()}
     save_file(tensors, folder / _TENSORS, {"format": "pt"})
     shutil.copymode(settings, folder / _TENSORS)
     (folder / _BASE).write_text(json.dumps(base_of(model), indent=2) + "\n", encoding="utf-8")
@@ -139,7 +148,7 @@ def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
 def read_adapter(model: Any, folder: Path) -> None:
     """Copy the adapter weights in a folder into the adapter that was added to a model."""
     check_base(model, folder)
-    weights, tensors = _adapter_weights(model), load_file(folder / _TENSORS)
+    weights, tensors = adapter_weights(model), load_file(folder / _TENSORS)
     if strange := [key for key in {**weights, **tensors} if key not in weights or key not in tensors]:
         raise UsageError(f"{folder} holds an adapter of other layers: {strange[0]} is in one of the two alone")
     for key, weight in weights.items():
@@ -263,7 +272,7 @@ def _in_adapter(name: str) -> bool:
     return ".lora_" in name
 
 
-def _adapter_weights(model: Any) -> dict[str, Tensor]:
+def adapter_weights(model: Any) -> dict[str, Tensor]:
     """Return the adapter's weights under the names that peft gives them in files."""
     return {
         _PREFIX + name.replace(f".{_NAME}.", "."): weight

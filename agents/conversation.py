@@ -4,6 +4,7 @@ For agents without a chat (scripts, human players) only the messages are kept. L
 enforces.
 """
 
+import copy
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
@@ -32,6 +33,11 @@ class _Row:
         self.sampled.extend([sampled] * len(ids))
         self.logprobs.extend(logprobs)
         self.versions.extend(versions)
+
+    def copied(self) -> "_Row":
+        twin = _Row(self.ids)
+        twin.sampled, twin.logprobs, twin.versions = self.sampled.copy(), self.logprobs.copy(), self.versions.copy()
+        return twin
 
     def frozen(self) -> TokenRow:
         return TokenRow(
@@ -103,6 +109,12 @@ class Conversation:
         self.messages.extend(messages)
         self.tools = tools
         return True
+
+    def copied(self) -> "Conversation":
+        """Return an independent copy, whose current row has its own number."""
+        twin = copy.copy(self)
+        twin.messages, twin._row, twin._done = self.messages.copy(), self._row.copied(), self._done.copy()
+        return twin
 
     def rows(self) -> tuple[TokenRow, ...]:
         """Return the token rows, the finished ones first; an empty tuple if the agent has no chat."""

@@ -64,6 +64,12 @@ def head_of(model: Any) -> Head:
     return Head(layer, *_known[model])
 
 
+def assume_head(model: Any, of: Any) -> None:
+    """Take over what was found for another model of the same architecture: a part of a model cannot be probed."""
+    head_of(of)
+    _known[model] = _known[of]
+
+
 @torch.no_grad()
 def _find(model: Any, layer: Any) -> Head:
     """Return the first candidate whose logits equal those of the model."""

@@ -7,15 +7,14 @@ start now and must be asked again later.
 """
 
 import logging
-import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from palaestra.agents.agent import Agent
 from palaestra.agents.conversation import Conversation
 from palaestra.agents.policies.table import trained_engines
+from palaestra.agents.running_episode import RunningEpisode
 from palaestra.agents.token_limits import TokenLimits
 from palaestra.episode import Ending, Episode, Event, Start
 from palaestra.errors import UsageError
@@ -35,23 +34,6 @@ _GATHER_SECONDS = 0.02
 """Seconds to wait for all events if nothing can be decoded meanwhile: rows that come together decode together."""
 _ROUNDS_WITHOUT_WAIT = 8
 """Number of rounds without waiting after a round in which tools were slower than `_ALTERNATION_SECONDS`."""
-
-
-@dataclass(slots=True)
-class _Seat:
-    """The running episode of one slot."""
-
-    start: Start
-    retried: bool = False
-    began: float = field(default_factory=time.monotonic)
-    turn: int = 0
-    dialogues: dict[int, Conversation] = field(default_factory=dict)
-    """Conversations by the number of the dialogue; the one that was asked for the latest turn stands last."""
-    ticket: int | None = None
-    """Ticket of the turn at the engine; None while the arena has the turn."""
-    tools: tuple[Mapping[str, Any], ...] = ()
-    fault: str = ""
-    """Reason why the engine could not answer, or ""."""
 
 
 def play(
@@ -99,7 +81,7 @@ class _Table:
         self.limits, self.temperature, self.obey_temperature = limits, temperature, obey_temperature
         self.warned = False
         """True after the warning that an environment wishes another temperature than it gets."""
-        self.seats: dict[int, _Seat] = {}
+        self.seats: dict[int, RunningEpisode] = {}
         self.tickets: dict[int, int] = {}
         self.free = list(range(arena.slots))[::-1]
         self.exhausted = False
@@ -121,7 +103,7 @@ class _Table:
                     self._wait(lambda: time.sleep(_ALTERNATION_SECONDS))
                 return True
             slot = self.free.pop()
-            self.seats[slot] = _Seat(start)
+            self.seats[slot] = RunningEpisode(start)
             self.arena.begin(slot, start)
         return bool(self.seats)
 
@@ -170,11 +152,11 @@ class _Table:
             if event.ending is None:
                 self._continue(event, seat)
             elif event.ending is Ending.BROKEN and not seat.retried:
-                self.seats[event.slot] = _Seat(seat.start, retried=True, began=seat.began)
+                self.seats[event.slot] = RunningEpisode(seat.start, retried=True, began=seat.began)
                 self.arena.begin(event.slot, seat.start)
             else:
                 self._leave(event.slot)
-                yield _episode(event, seat)
+                yield seat.ended(event)
 
     def _receive_events(self, outstanding: int) -> list[Event]:
         """Return the arena's new events.
@@ -221,9 +203,10 @@ class _Table:
         server = f"the model's answers in {sampling} of {playing} episodes" if sampling else ""
         return "; ".join([" and ".join(filter(None, (tools, server))) or "the scores of earlier episodes", *calls])
 
-    def _continue(self, event: Event, seat: _Seat) -> None:
+    def _continue(self, event: Event, seat: RunningEpisode) -> None:
         """Request the agent's next turn from the engine, or end the episode if its row has no room for more tokens."""
         room = self.limits.max_episode_tokens
+        seat.save_branch_point(self.arena, event)
         earlier = seat.dialogues.pop(event.dialogue, None)
         conversation = earlier or Conversation(self.agent.chat_of(seat.start.seat), event.messages, event.tools)
         fits = len(conversation.ids) < room if earlier is None else earlier.hear(event.messages, event.tools, room)
@@ -236,7 +219,7 @@ class _Table:
             return
         request = Request(
             row=conversation.row,
-            start=seat.start,
+            start=seat.start.for_engine,
             turn=seat.turn,
             messages=conversation.messages,
             tools=conversation.tools,
@@ -267,7 +250,7 @@ class _Table:
         self.free.append(slot)
 
     @staticmethod
-    def _add_response(seat: _Seat, completion: Completion) -> str:
+    def _add_response(seat: RunningEpisode, completion: Completion) -> str:
         assert seat.dialogues, "an engine answered a request that was never made"
         conversation = next(reversed(seat.dialogues.values()))
         if completion.text is not None:
@@ -276,23 +259,3 @@ class _Table:
         prompt_tokens = len(conversation.ids)
         text = conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
         return SampledText(text, prompt_tokens, len(completion.ids))
-
-
-def _episode(event: Event, seat: _Seat) -> Episode:
-    """Return the ended episode. It is BROKEN if its reward or a part of the reward is not a finite number."""
-    assert event.attempt is not None and event.ending is not None, "an arena's ending carries the attempt"
-    ending, reward, parts, fault = event.ending, event.reward, event.parts, seat.fault or event.fault
-    if not all(math.isfinite(value) for value in (reward or 0.0, *parts.values())):
-        fault = f"its reward is {reward}, its parts are {dict(parts)}: they must be finite numbers"
-        ending, reward, parts = Ending.BROKEN, None, {}
-    return Episode(
-        start=seat.start,
-        attempt=event.attempt,
-        rows=tuple(row for conversation in seat.dialogues.values() for row in conversation.rows()),
-        ending=ending,
-        reward=reward,
-        parts=parts,
-        fault=fault,
-        tools=seat.tools,
-        seconds=time.monotonic() - seat.began,
-    )

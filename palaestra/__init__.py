@@ -87,6 +87,8 @@ if find_spec("tau2") is not None:  # tau2-bench, which has the tools and the tas
     register("palaestra/Tau2-v0", f"{_SUITE}.tau2:Tau2")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")
-for _class in ("Gem", "SkyRL", "TextArena", "OpenEnv"):
+for _class in ("Gem", "SkyRL", "TextArena", "OpenEnv", "Verifiers", "Inspect"):
     register_adapter(f"foreign/{_class}-v0", f"palaestra.envs.foreign.{_class.lower()}:{_class}")
+for _class in ("Verifiers", "Inspect"):  # Loops of their own, which ask the model.
+    register(f"foreign/{_class}-v0", f"palaestra.envs.foreign.{_class.lower()}:{_class}")
 register_installed()

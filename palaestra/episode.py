@@ -6,7 +6,7 @@ group, not to an episode), chat templates and tokenizers (`agents.chat`), and ho
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -112,6 +112,23 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """The place of an episode in a tree of episodes, which share the beginning of the tree's trunk.
+
+    The record of a branch is a whole episode: it repeats the turns and tokens that it shares.
+    """
+
+    number: int = 0
+    """Number of the episode in its tree; 0 is the trunk."""
+    parent: int = 0
+    """Number of the episode whose beginning it shares."""
+    turn: int = 0
+    """Index of the first turn of its own. The turns before it are those of its parent."""
+    point: Any = field(default=None, compare=False, repr=False)
+    """Where it begins: a `BranchPoint` of its parent, which no record holds; None for the beginning of the episode."""
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """The values that open an episode. No two episodes of a run have the same `seed`, so they share no noise."""
 
@@ -129,11 +146,20 @@ class Start:
     """Name of the environment in a mixture; empty where the run plays one environment."""
     greedy: bool = False
     """True for greedy decoding: the other episodes of the group are compared with this one (ReMax)."""
+    branch: Branch | None = None
+    """Place in a tree, whose episodes have one `seed`; None for an episode of which no branches are made."""
 
     @property
-    def key(self) -> tuple[str, int, int, str | None]:
+    def key(self) -> tuple[str, int, int, str | None, int]:
         """Key that no other episode of the run has. A Start from another process is a copy, so compare keys."""
-        return self.env, self.task, self.seed, self.seat
+        return self.env, self.task, self.seed, self.seat, self.branch.number if self.branch else 0
+
+    @property
+    def for_engine(self) -> "Start":
+        """Return the start as engines get it: each branch of a tree has a seed of its own, and so its own noise."""
+        if self.branch is None or not self.branch.number:
+            return self
+        return replace(self, seed=self.seed + (self.branch.number << 48), branch=None)
 
     def as_seen(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return an attempt's messages as its agent saw them, with the prefix after the first user message."""
@@ -213,6 +239,8 @@ class Episode:
     """Schemas of the tools that the agent was offered when the episode opened."""
     seconds: float = field(default=0.0, compare=False)
     """Wall time from `begin` to the ending."""
+    branch_points: Mapping[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Points at which branches may begin, by the index of their first turn. No record holds them."""
 
     @property
     def dialogues(self) -> list[tuple[tuple[Message, ...], tuple[Mapping[str, Any], ...]]]:

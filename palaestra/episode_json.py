@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.episode import Attempt, Call, Ending, Episode, Opening, Start, Status, Task, TokenRow
+from palaestra.episode import Attempt, Branch, Call, Ending, Episode, Opening, Start, Status, Task, TokenRow
 from palaestra.plain import from_plain, to_plain
 
 _OF_CALLS: Mapping[str, Any] = {
@@ -34,6 +34,7 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
             "prefix": to_plain(list(start.prefix)),
             **({"env": start.env} if start.env else {}),
             **({"greedy": True} if start.greedy else {}),
+            **({"branch": [start.branch.number, start.branch.parent, start.branch.turn]} if start.branch else {}),
         },
         "task": {
             "prompt": attempt.task.prompt,
@@ -171,7 +172,9 @@ def _openings_in(content: Mapping[str, Any]) -> tuple[Opening, ...]:
 
 
 def _start_in(content: Mapping[str, Any]) -> Start:
-    start = Start(**{**content, "prefix": _messages_in(content["prefix"], "prefix")})
+    branch = content.get("branch")
+    branches = {} if branch is None else {"branch": Branch(*(of_kind(int, number, "branch") for number in branch))}
+    start = Start(**{**content, "prefix": _messages_in(content["prefix"], "prefix"), **branches})
     for name in ("task", "seed", "group"):
         of_kind(int, getattr(start, name), name)
     of_kind(str | None, start.seat, "seat")

@@ -35,8 +35,7 @@ _games: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
 _game_names: dict[str, str] = {}
 """Each game's id as it was registered."""
-adapters: dict[str, str] = {}
-"""Class of each id of `register_adapter`, as "module:Class"."""
+adapters: dict[str, str] = {}  # Class of each id of `register_adapter`, as "module:Class".
 
 
 def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, **kwargs: Any) -> None:
@@ -77,7 +76,7 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
 
 
 def register_adapter(env_id: str, entry_point: str) -> None:
-    """Register a Gymnasium class that adapts another package. Its options' types say which are services."""
+    """Register a Gymnasium class (or, with `register` after it, a Harness) that adapts another package."""
     gymnasium.register(env_id, entry_point=entry_point, disable_env_checker=True)
     adapters[env_id] = entry_point
 
@@ -108,7 +107,8 @@ def is_game(env_id: str) -> bool:
 
 def registered() -> list[str]:
     """Return the ids that were registered by `palaestra.register`, sorted."""
-    return sorted(env_id for env_id, spec in gymnasium.registry.items() if spec.entry_point == ENTRY_POINT)
+    ours = (key for key, spec in gymnasium.registry.items() if spec.entry_point == ENTRY_POINT)
+    return sorted(set(ours) - set(adapters))
 
 
 def registered_author(env_id: str) -> tuple[str, Mapping[str, Any]] | None:

@@ -26,19 +26,17 @@ PEERS = {
     "inspect": ("inspect-ai==0.3.285", "openai"),
     "verifiers": ("verifiers==0.1.14",),
     "smolagents": ("smolagents==1.26.0", "numpy", "sympy"),
-    "trl": (
-        "trl==1.16.0",
-        "transformers==5.23.0",
-        "jmespath",  # its tool loop
-        "torch==2.13.0+cpu",
-        "--extra-index-url=https://download.pytorch.org/whl/cpu",
-    ),
+    "trl": ("trl==1.16.0", "transformers==5.23.0", "jmespath"),  # the last for its tool loop
     "interop": (
         "trl==1.16.0",
         "transformers==5.23.0",
         "jmespath",
         "inspect-ai==0.3.285",
-        "openai==3.57.0",  # for inspect's model behind an address
+        "openai==3.57.0",
+        "openai-agents==0.24.0",
+        "smolagents[openai]==1.26.0",
+        "langgraph==1.2.24",
+        "langchain-openai==1.7.4",  # langgraph's model behind an address
         "openenv-core==0.3.0",
         "gem-llm==0.1.0",
         "skyrl-gym==0.4.0",
@@ -48,7 +46,7 @@ PEERS = {
     "interop-verl": ("verl==0.9.1", "cachetools==8.0.2", "fastapi==0.165.0"),  # and this an older transformers
 }
 """By the name of its driver in benchmarks/peers, or of `make test-interop`, what pip is told for it."""
-SHARED = ("interop", "interop-verifiers", "interop-verl")
+SHARED = ("trl", "interop", "interop-verifiers", "interop-verl")
 INSTALL_SECONDS = 900
 
 
@@ -75,14 +73,10 @@ def make(name):
     shutil.rmtree(place, ignore_errors=True)
     python = place / "bin" / "python"
     install = (python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--prefer-binary")
-    # Another index is asked only for what the usual places lack: where it cannot be reached, pip waits for minutes.
-    plain = [each for each in requirements if not each.startswith("--")]
     said = run(sys.executable, "-m", "venv", place)
     if not said and name in SHARED:
         share_packages(place)
-    said = said or run(*install, *plain)
-    if said and len(plain) < len(requirements):
-        said = run(*install, *requirements)
+    said = said or run(*install, *requirements)
     if said:
         shutil.rmtree(place, ignore_errors=True)
         reason.write_text(said + "\n")

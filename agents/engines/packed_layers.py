@@ -53,6 +53,7 @@ class PackedLayers:
         """Compute the linear layers with packed weights during a `with` block, without gradients."""
         state = self._weights_state()
         if state != self._state:
+            self.drop()  # The memory of the old copy is free before the new one is made.
             self._packed, self._state = dict(_pack(self._model, self._dtype)), state
         for layer, weight in self._packed.items():
             layer.forward = partial(_multiply, weight, layer.bias, self._dtype)

@@ -4,6 +4,7 @@ A turn's tool runs in a thread as soon as the turn has ended, and its row plays 
 arena. Left out: what an environment costs beside its tool, some 20 microseconds a call (`make bench-envs`).
 """
 
+import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from itertools import count
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from line import answer_requests
-from training import Case, Clock, build, prompts, reward, wait
+from training import RESULT, Case, Clock, build, peak_gb, prompts, reward, wait
 
 from palaestra import Attempt, Ending, Episode, Request, Start, Task, TokenRow
 from palaestra.agents import Agent
@@ -22,9 +23,13 @@ from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
+from palaestra.trainers.losses.onednn_linear import onednn_product
 
 _rows = count()
-MICRO_BATCH_TOKENS = 4096
+MICRO_BATCH_TOKENS = {"small": 4096, "smollm2": 768}
+"""By model: the second holds one group, so that activations stay small."""
+MATRIX = 2048
+"""Rows and columns of the matrices by which a core's rate is measured."""
 
 
 class Row:
@@ -88,7 +93,7 @@ class Trainer:
             learning_rate=1e-6,
             steps=10**6,
             num_mini_batches=1,
-            micro_batch_tokens=MICRO_BATCH_TOKENS,
+            micro_batch_tokens=MICRO_BATCH_TOKENS[case.model],
             beta=0.0,
             slots=slots,
         )
@@ -96,38 +101,69 @@ class Trainer:
         self.learner = Learner(Agent(self.engine), model, config)
         self.pool = ThreadPoolExecutor(slots)
 
-    def step(self, number: int) -> None:
-        """Play, learn, publish."""
+    def step(self, number: int) -> float:
+        """Play, learn and publish; return the CPU seconds of learning."""
         case, learner = self.case, self.learner
         episodes = play(self.engine, case, prompts(case, number), self.pool)
+        self.engine.release()  # As the trainer does before it learns; `publish` reclaims it.
         sampled = sum(episode.sampled_tokens for episode in episodes)
         if sampled != (expected := case.prompts * case.rollouts * case.turns * case.turn_tokens):
             raise RuntimeError(f"{sampled} tokens were sampled; expected {expected}")
         played = tuple(Scored(episode, {"outcome": episode.reward or 0.0}) for episode in episodes)
         samples = tuple(Sample(place, place // case.rollouts) for place in range(len(episodes)))
-        batch = Batch(number, played, samples)
+        batch, clock = Batch(number, played, samples), Clock()
+        clock.begin()
         scores = score_batch(learner, batch)
         update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
         learner.publish()
+        return clock.end()["cpu_s"]
 
 
-def train(model: Any, kept: dict[Case, Trainer], asked: dict[str, Any], begin: int) -> dict[str, float]:
+def learning_flops(model: Any, case: Case) -> float:
+    """Return the floating-point operations of the forward and backward pass of a step. A prompt counts once for its
+    group, and so does what is computed twice; the optimizer's do not count.
+    """
+    config, head = model.config, model.get_output_embeddings().weight.numel()
+    sampled = case.turns * case.turn_tokens
+    own = sampled + (case.turns - 1) * RESULT - 1  # The last token is predicted and not read.
+    tokens = case.prompt_tokens + case.rollouts * own
+    pairs = case.prompt_tokens**2 / 2 + case.rollouts * (own * case.prompt_tokens + own**2 / 2)
+    layers = sum(weight.numel() for weight in model.base_model.layers.parameters())
+    attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    return 6.0 * case.prompts * (layers * tokens + head * case.rollouts * sampled + attention * pairs)
+
+
+def matrix_rate() -> float:
+    """Return the most FLOPs a CPU second that one core makes of large float32 matrices, by oneDNN or MKL."""
+    left, right = torch.rand(MATRIX, MATRIX), torch.rand(MATRIX, MATRIX)
+    best = float("inf")
+    for _ in range(5):
+        for multiply in (torch.mm, onednn_product):
+            begin = time.process_time()
+            multiply(left, right)
+            best = min(best, time.process_time() - begin)
+    return 2 * MATRIX**3 / best
+
+
+def train(kept: dict[Case, Trainer], asked: dict[str, Any], begin: int) -> dict[str, float]:
     """Two steps, of which the first is not measured."""
     case = Case(**asked)
     if case not in kept:
-        kept[case] = Trainer(model, case)
-    clock = Clock()
+        kept.clear()
+        kept[case] = Trainer(build(case.model), case)
+    clock, learning = Clock(), 0.0
     for number in (begin, begin + 1):
         clock.begin()
-        kept[case].step(number)
-    return clock.end()
+        learning = kept[case].step(number)
+    found = clock.end() | {"learn_cpu_s": learning, "peak_gb": peak_gb()}
+    return found | {"matrix_share": learning_flops(build(case.model), case) / learning / matrix_rate()}
 
 
 def main() -> None:
     """Answer until the benchmark ends."""
     torch.set_num_threads(1)
-    model, kept = build(), dict[Case, Trainer]()
-    answer_requests(("palaestra", "torch", "transformers"), {"train": lambda **asked: train(model, kept, **asked)})
+    kept = dict[Case, Trainer]()
+    answer_requests(("palaestra", "torch", "transformers"), {"train": lambda **asked: train(kept, **asked)})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What both sides of `make bench-train` share: the model, the prompts, the tool, the reward, and the clocks.
+"""What both sides of `make bench-train` share: the models, the prompts, the tool, the reward, and the clocks.
 
 Standard library and what every trainer of language models has (torch, transformers), since it runs in TRL's own
 environment too.
@@ -7,13 +7,16 @@ environment too.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 WORDS = 1024
+"""Words that prompts are drawn from; every model knows them."""
 RESULT = 16
 """Tokens of a tool's result."""
 
@@ -31,6 +34,8 @@ class Case:
     """Seconds that a tool waits between two turns; without it there is one turn."""
     calls: int = 1
     """Of such a tool, one after each turn but the last."""
+    model: str = "small"
+    """Name of a model in MODELS."""
 
     @property
     def turns(self) -> int:
@@ -38,9 +43,8 @@ class Case:
         return 1 + self.calls if self.latency else 1
 
 
-def build() -> Any:
-    """A random Qwen3 of 3.4 million parameters."""
-    torch.manual_seed(0)
+def small() -> Any:
+    """Return a Qwen3 of 3.4 million parameters."""
     config = Qwen3Config(
         vocab_size=WORDS,
         hidden_size=256,
@@ -55,7 +59,36 @@ def build() -> Any:
         eos_token_id=1,
         pad_token_id=0,
     )
-    return Qwen3ForCausalLM(config).float()
+    return Qwen3ForCausalLM(config)
+
+
+def smollm2() -> Any:
+    """Return a model in the shape of SmolLM2-135M: 134.5 million parameters, 49,152 words."""
+    config = LlamaConfig(
+        vocab_size=49_152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config)
+
+
+MODELS = {"small": small, "smollm2": smollm2}
+
+
+@cache
+def build(name: str = "small") -> Any:
+    """Return one of MODELS in float32 with random weights, the same model for every call."""
+    torch.manual_seed(0)
+    return MODELS[name]().float()
 
 
 def prompts(case: Case, step: int) -> list[list[int]]:
@@ -73,6 +106,12 @@ def wait(latency: float) -> list[int]:
 def reward(ids: Sequence[int]) -> float:
     """Differs within a group, so that every row is learned from."""
     return sum(ids) % 101 / 100
+
+
+def peak_gb() -> float:
+    """Return the most memory that this process has held so far, in GB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e9
 
 
 @dataclass

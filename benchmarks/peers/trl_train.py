@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from line import answer_requests
 from tokenizers import Tokenizer, models, pre_tokenizers
-from training import RESULT, WORDS, Case, Clock, build, prompts, reward, wait
+from training import RESULT, WORDS, Case, Clock, build, peak_gb, prompts, reward, wait
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
@@ -19,10 +19,12 @@ TEMPLATE = "{%- for message in messages -%}{{- ' ' + (message['content'] or 'w3'
 """As many tokens as words."""
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A token a word: `w17` is token 17. No special token may be a part of a word, or it would be found there."""
+def tokenizer(size: int = WORDS) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of `size` words: `w17` is token 17. No special token may be a part of a word, or it would be
+    found there.
+    """
     special = {"<pad>": 0, "<end>": 1, "<unknown>": 2}
-    words = {f"w{n}": n for n in range(len(special), WORDS)}
+    words = {f"w{n}": n for n in range(len(special), size)}
     made = Tokenizer(models.WordLevel(special | words, unk_token="<unknown>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
@@ -50,9 +52,10 @@ class Watch(TrainerCallback):
         self.steps.append(self.clock.end())
 
 
-def train(model: Any, asked: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
+def train(asked: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
     """Two steps, of which the first is not measured."""
     case, counted = Case(**asked), []
+    model = build(case.model)
 
     def score(completion_ids: list[list[int]], **_: Any) -> list[float]:
         counted.append(sum(map(len, completion_ids)) - len(completion_ids) * RESULT * (case.turns - 1))
@@ -62,7 +65,7 @@ def train(model: Any, asked: dict[str, Any], begin: int, rows: int) -> dict[str,
         """Wait and answer."""
         return said(wait(case.latency))
 
-    words = tokenizer()
+    words = tokenizer(model.config.vocab_size)
     steps = [said(ids) for step in range(begin, begin + 2) for ids in prompts(case, step)]
     total = case.turns * case.turn_tokens + (case.turns - 1) * RESULT
     config = GRPOConfig(
@@ -103,7 +106,7 @@ def train(model: Any, asked: dict[str, Any], begin: int, rows: int) -> dict[str,
     expected = case.prompts * case.rollouts * case.turns * case.turn_tokens
     if counted[-1] != expected:
         raise RuntimeError(f"{counted[-1]} tokens were sampled; expected {expected}")
-    return watch.steps[-1]
+    return watch.steps[-1] | {"peak_gb": peak_gb()}
 
 
 def a_call(*_: Any, **__: Any) -> dict[str, Any]:
@@ -124,8 +127,7 @@ def main() -> None:
     """Answer until the benchmark ends."""
     torch.set_num_threads(1)
     pretend_calls()
-    model = build()
-    answer_requests(("trl", "torch", "transformers"), {"train": lambda **asked: train(model, **asked)})
+    answer_requests(("trl", "torch", "transformers"), {"train": train})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The papers' claims put to the test: `make study PART=algorithms` (an hour on two cores), or `PART=reagent`.
+"""The papers' claims put to the test: `make study PART=algorithms` (an hour on two cores), `reagent` or `second`.
 
 Runs that are already in the results are not run again, so the study can be stopped and gone on with, and one comparison
 be run alone: `make study PART=algorithms ONLY=vspo`. Exit status 1 where a run failed.
@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import tyro
 from one_run import run
 from parts import COMPARISONS, PARTS
-from report import BEGIN, BEGIN_CLAIMS, END, write
+from report import BEGIN, BEGIN_CLAIMS, BEGIN_SECOND, END, write
 from results import Results
 
 HERE = Path(__file__).resolve().parent
@@ -30,12 +30,13 @@ HERE = Path(__file__).resolve().parent
 class Options:
     """Run what is missing of the study, and write its page anew."""
 
-    part: tyro.conf.Positional[Literal["algorithms", "reagent"]]
-    """Which claims: those of papers 1 and 3, or of paper 2."""
+    part: tyro.conf.Positional[Literal["algorithms", "reagent", "tree", "second"]]
+    """Which claims: those of papers 1 and 3, of paper 2, of trees of episodes, or those that the first round left
+    open."""
     only: tuple[str, ...] = ()
     """Comparisons, by name; all where none is named."""
-    seeds: int = 10
-    """Seeds of each comparison at most; the study asks for five or ten, comparison by comparison."""
+    seeds: int = 30
+    """Seeds of each comparison at most; each asks for five to thirty."""
     minutes: float = 60.0
     """No run begins later; 0 writes the page alone."""
     miniature: Path | None = None
@@ -60,35 +61,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = options.miniature
         kept = {"starts": folder / "starts", "results": folder / "results"}
         kept |= {"page": folder / "study.md", "appendix": folder / "study_tables.md"}
-        for path, begin in ((kept["page"], BEGIN_CLAIMS), (kept["appendix"], BEGIN.format(options.part))):
-            path.write_text(f"{begin}\n{END}\n", encoding="utf-8")
+        kept["page"].write_text(f"{BEGIN_CLAIMS}\n{END}\n\n{BEGIN_SECOND}\n{END}\n", encoding="utf-8")
+        kept["appendix"].write_text(f"{BEGIN.format(options.part)}\n{END}\n", encoding="utf-8")
         options = replace(options, seeds=1, **kept)
     if unknown := [name for name in options.only if name not in PARTS[options.part]]:
         raise SystemExit(f"no comparison is called {unknown[0]!r}; there are {', '.join(PARTS[options.part])}")
     results, failed, end = Results(options.results), 0, time.monotonic() + 60 * options.minutes
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        for seed in range(options.seeds if options.minutes else 0):
-            left, running = _missing(options, results, seed), dict[Future[dict[str, Any]], tuple[str, str]]()
-            while True:
-                while len(running) < options.workers and time.monotonic() < end and (job := next(left, None)):
-                    running[pool.submit(run, *job, seed, options.starts, small)] = job
-                if not running:
-                    break
-                done = next(as_completed(running))
-                name, arm = running.pop(done)
-                failed += not _kept(results, name, arm, seed, done)
+        left, running = _missing(options, results), dict[Future[dict[str, Any]], tuple[str, str, int]]()
+        while True:
+            while len(running) < options.workers and time.monotonic() < end and (job := next(left, None)):
+                running[pool.submit(run, *job, options.starts, small)] = job
+            if not running:
+                break
+            done = next(as_completed(running))
+            failed += not _kept(results, *running.pop(done), done)
     write(options.page, options.appendix, results, options.part)
-    missing = sum(len(list(_missing(options, results, seed))) for seed in range(options.seeds))
+    missing = len(list(_missing(options, results)))
     print(f"{missing} runs are missing; the same command goes on" if missing else "every run is there")
     return 1 if failed else 0
 
 
-def _missing(options: Options, results: Results, seed: int) -> Iterator[tuple[str, str]]:
-    """Comparison and arm of the runs with this seed that are not there."""
+def _missing(options: Options, results: Results) -> Iterator[tuple[str, str, int]]:
+    """Comparison, arm and seed of the runs that are not there: comparison by comparison, seed by seed."""
     for name in options.only or PARTS[options.part]:
-        for arm in COMPARISONS[name].arms:
-            if seed < COMPARISONS[name].seeds_of(arm) and not results.has(name, arm, seed):
-                yield name, arm
+        comparison = COMPARISONS[name]
+        for number in range(options.seeds):
+            seed = comparison.first_seed + number
+            for arm in comparison.arms:
+                if number < comparison.seeds_of(arm) and not results.has(name, arm, seed):
+                    yield name, arm, seed
 
 
 def _kept(results: Results, name: str, arm: str, seed: int, done: "Future[dict[str, Any]]") -> bool:

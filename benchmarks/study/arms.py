@@ -99,7 +99,11 @@ class Comparison:
     controls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Measured at the end alone: options by name."""
     points: int = 5
+    samples: int = 2
+    """Attempts at each held-out task; where there are more than two, pass@ so many is measured too."""
     seeds: int = FIVE
+    first_seed: int = 0
+    """The others follow it."""
     untrained: bool = False
     """Measured with random weights too, which nothing was imitated with."""
     critiqued: bool = False
@@ -144,12 +148,14 @@ OFTEN = {"learning_rate": 5e-4, "num_prompts": 16, "num_iterations": 4}
 """16 optimizer steps a batch, so that ratios leave 1."""
 
 
-def _sequence(low: float, high: float) -> Arm:
+def sequence_ratio(low: float, high: float) -> Arm:
+    """SCR's loss with these bounds."""
     bounds = {"epsilon": low, "epsilon_high": high, "importance_sampling_level": "sequence"}
     return Arm({**bounds, "aggregation": "sample"})
 
 
-def _value(**options: Any) -> Arm:
+def value_refill(**options: Any) -> Arm:
+    """VSPO's sampler; a learning rate and seeds may be among the options."""
     rates = {name: options.pop(name) for name in ("learning_rate",) if name in options}
     seeds = options.pop("seeds", None)
     return Arm({"sampler": {"name": "value", **options}, **rates}, seeds=seeds)
@@ -174,16 +180,16 @@ COMPARISONS = {
         "study/Codes-v0",
         {
             "grpo": Arm(seeds=TEN),
-            "left out": _value(refill="left-out"),
-            "random refill": _value(refill="random", seeds=TEN),
-            "vspo": _value(seeds=TEN),
+            "left out": value_refill(refill="left-out"),
+            "random refill": value_refill(refill="random", seeds=TEN),
+            "vspo": value_refill(seeds=TEN),
             "posterior": Arm({"sampler": "posterior"}),
             "dapo": Arm({"sampler": "dynamic"}),
             "dapo, 12 steps": Arm({"sampler": "dynamic", "num_mini_batches": 12}),
             "grpo, lr 5e-4": Arm({"learning_rate": 5e-4}),
-            "vspo, lr 5e-4": _value(learning_rate=5e-4),
+            "vspo, lr 5e-4": value_refill(learning_rate=5e-4),
             "grpo, lr 2e-3": Arm({"learning_rate": 2e-3}),
-            "vspo, lr 2e-3": _value(learning_rate=2e-3),
+            "vspo, lr 2e-3": value_refill(learning_rate=2e-3),
         },
         "grpo",
         60_000,
@@ -245,10 +251,10 @@ COMPARISONS = {
         {
             "T": Arm({"epsilon_high": 0.2, "beta": 0.001}),
             "TCR": Arm(),
-            "SCR as printed": _sequence(3e-4, 4e-4),
-            "SCR, bounds x 10": _sequence(3e-3, 4e-3),
-            "SCR, bounds x 33": _sequence(1e-2, 1.33e-2),
-            "SCR, bounds x 100": _sequence(3e-2, 4e-2),
+            "SCR as printed": sequence_ratio(3e-4, 4e-4),
+            "SCR, bounds x 10": sequence_ratio(3e-3, 4e-3),
+            "SCR, bounds x 33": sequence_ratio(1e-2, 1.33e-2),
+            "SCR, bounds x 100": sequence_ratio(3e-2, 4e-2),
         },
         "TCR",
         40_000,
@@ -300,7 +306,7 @@ COMPARISONS = {
         "Damping the copies of a group keeps entropy and steps in bounds.",
         "codes-pool",
         "study/Codes-v0",
-        {"damped": _value(), "undamped": _value(damping="none"), "grpo": Arm()},
+        {"damped": value_refill(), "undamped": value_refill(damping="none"), "grpo": Arm()},
         "undamped",
         40_000,
         {"learning_rate": 2e-3, "num_mini_batches": 12},

@@ -1,12 +1,13 @@
-"""The claims that the study tests, and the table that says what the runs found, with one correction for all of them.
+"""The claims of the study's first round, and the table that says what the runs found, with one correction for all.
 
 Each claim is one contrast: a difference between two arms, paired by seed. Its p-value is that of Student's t, corrected
 by Holm's method over the contrasts of this table and all others that the appendix shows. Left out: settings of the arms
-(`arms`, `reagent_arms`), and the words around the table, which are written by hand.
+(`arms`, `reagent_arms`), the second round's claims (`second_claims`), and the words around the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -29,6 +30,23 @@ _TWO_SIDED_POWER = 1.96 + 0.84
 def area(line: Line) -> float:
     """Return the mean success of the points after the start: the area under the curve."""
     return float(np.mean([point["success"] for point in line["curve"][1:]]))
+
+
+def tokens_to(line: Line, success: float) -> float:
+    """Return the generated tokens at which the curve first reaches a success, between two points by interpolation; the
+    run's last tokens if it never does.
+    """
+    points = line["curve"]
+    for before, after in pairwise(points):
+        if after["success"] >= success:
+            rise = after["success"] - before["success"]
+            share = max(0.0, (success - before["success"]) / rise) if rise > 0 else 0.0
+            return float(before["tokens"] + share * (after["tokens"] - before["tokens"]))
+    return float(points[-1]["tokens"])
+
+
+def _saved(line: Line) -> float:
+    return -tokens_to(line, 0.8) / 1000
 
 
 def _point(place: int, name: str) -> Measure:
@@ -56,6 +74,8 @@ class Claim:
     """Measure of `against`, if it is another one."""
     of: str = ""
     """What is measured, if it is not the area under the curve of success."""
+    worth: float = WORTH
+    """Smallest difference that would matter."""
 
     def differences(self, results: Results) -> list[float]:
         """Return the difference of each seed that both arms have."""
@@ -99,6 +119,14 @@ CLAIMS = (
     ),
     Claim("Reagent-R learns more than no judge", "reagent", "R", "none"),
     Claim("Reagent-U learns more than no judge", "reagent", "U", "none"),
+    *(
+        Claim(
+            f"{which} need fewer tokens to .8, {where}", name, arm, "plain", _saved,
+            of="thousand tokens, less", worth=1.0,
+        )
+        for name, where in (("tree-two-hop", "two hops"), ("tree-trail", "trail"))
+        for arm, which in (("tree-grpo", "Trees (Tree-GRPO)"), ("arpo", "Branches where entropy rose (ARPO)"))
+    ),
     Claim("What a critique says matters to Reagent-U", "reagent", "U", "U, told the outcome alone"),
 )  # fmt: skip
 
@@ -113,15 +141,15 @@ def claims_table(results: Results) -> str:
             values = other.differences(results)
             family |= {other: values} if len(values) > 1 else {}
     corrected = dict(zip(family, holm([student_p(values) for values in family.values()]), strict=True))
-    rows = [
-        f"Corrected over {len(family)} contrasts.",
-        "",
-        "| claim | contrast | effect | seeds | p | verdict | seeds it needs |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for claim, values in differences.items():
-        rows.append(_row(claim, values, corrected.get(claim)))
-    return "\n".join(rows)
+    rows = [claim_row(claim, values, corrected.get(claim)) for claim, values in differences.items()]
+    return "\n".join([*heading(len(family)), *rows])
+
+
+def heading(contrasts: int) -> list[str]:
+    """Return what stands above the rows of a table of claims."""
+    columns = ["claim", "contrast", "effect", "seeds", "p", "verdict", "seeds it needs"]
+    line = f"Corrected over {contrasts} contrasts."
+    return [line, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
 
 
 def student_p(values: Sequence[float]) -> float:
@@ -155,23 +183,26 @@ def _other_contrasts() -> Iterator[Claim]:
                 yield Claim("", name, arm, comparison.against)
 
 
-def _row(claim: Claim, values: Sequence[float], p: float | None) -> str:
+def claim_row(claim: Claim, values: Sequence[float], p: float | None) -> str:
+    """Return the row of a claim; `p` is corrected, and None where there are too few runs."""
     arms = claim.arm if claim.arm == claim.against else f"{claim.arm} - {claim.against}"
     contrast = f"`{claim.comparison}`: {claim.of or arms}"
     if p is None:
         return f"| {claim.text} | {contrast} | not run |  |  | open |  |"
     verdict = "open" if p >= LEVEL else "**for**" if np.mean(values) > 0 else "**against**"
-    needed = _needed(values) if verdict == "open" else ""
+    needed = _needed(values, claim.worth) if verdict == "open" else ""
     effect = f"{np.mean(values):+.3f} ± {reach(values):.3f}"
     return f"| {claim.text} | {contrast} | {effect} | {len(values)} | {_shown(p)} | {verdict} | {needed} |"
 
 
-def _needed(values: Sequence[float]) -> str:
-    """Return what an open claim needs: the seeds that find a difference of WORTH, or nothing if it is excluded."""
-    if np.mean(values) + reach(values) < WORTH:
-        return f"none: below {WORTH}"
-    return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / WORTH) ** 2)))
+def _needed(values: Sequence[float], worth: float) -> str:
+    """Return what an open claim needs: the seeds that find a difference of `worth`, or nothing if it is excluded."""
+    if np.mean(values) + reach(values) < worth:
+        return f"none: below {worth}"
+    return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / worth) ** 2)))
 
 
 def _shown(p: float) -> str:
+    if p > 1:  # Seeds are missing.
+        return "not all seeds"
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")

@@ -20,16 +20,22 @@ TASKS, SAMPLES = 96, 2
 
 
 def measure(
-    agent: Agent, env_id: str, options: Mapping[str, Any], limits: TokenLimits, tasks: int = TASKS
+    agent: Agent,
+    env_id: str,
+    options: Mapping[str, Any],
+    limits: TokenLimits,
+    tasks: int = TASKS,
+    samples: int = SAMPLES,
 ) -> dict[str, float]:
     """On the same held-out tasks for every arm."""
     arena = palaestra.arena(env_id, 96, split="eval", ordered=True, **options)
-    report, episodes = evaluate(agent, arena, tasks=tasks, samples=SAMPLES, limits=limits)
+    report, episodes = evaluate(agent, arena, tasks=tasks, samples=samples, limits=limits)
     arena.close()
     firsts = [episode.attempt.calls[0].status is Status.OK for episode in episodes if episode.attempt.calls]
     again, busy = repeated(episodes)
     parts = {name for episode in episodes for name in episode.parts}
     return {
+        **({f"pass@{samples}": report.at_k[f"pass@{samples}"]["value"]} if samples > SAMPLES else {}),
         **{name: float(np.mean([episode.parts[name] for episode in episodes])) for name in sorted(parts)},
         "success": report.success,
         "calls": report.calls,

@@ -12,7 +12,7 @@ import torch
 import trail  # noqa: F401
 from arms import BASE, Arm, Comparison, hardly_raised, in_miniature
 from critics import judged
-from measuring import Steps, measure, measure_second, measure_untrained
+from measuring import SAMPLES, Steps, measure, measure_second, measure_untrained
 from parts import COMPARISONS, STARTS
 from start_models import opened
 
@@ -52,6 +52,9 @@ def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
     held_out = {**options, **comparison.measured_on}
     if comparison.start == "codes-pool":
         options["pool"] = seed
+    changes = {**BASE, **comparison.settings, **arm.changes}
+    if "shaping" in arm.changes:  # One of its own, which has no bonus and no penalty.
+        changes = {key: one for key, one in changes.items() if key not in ("tool_bonus", "overlong_share")}
     return {
         "start": arm.start or comparison.start,
         "env_id": arm.env_id or comparison.env_id,
@@ -61,7 +64,8 @@ def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
         "points": comparison.points,
         "tasks": comparison.tasks,
         "curated": arm.curated,
-        "changes": {**BASE, **comparison.settings, **arm.changes},
+        "changes": changes,
+        **({"samples": comparison.samples} if comparison.samples != SAMPLES else {}),
         **({"critic": arm.critic} if arm.critic else {}),
         **({"frozen": True} if arm.frozen else {}),
     }
@@ -133,8 +137,10 @@ def curated(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
 def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: float) -> tuple[Steps, list[Any], str]:
     """The run itself; what it measures at equal distances of generated tokens, the start first."""
 
+    samples = asked.get("samples", SAMPLES)
+
     def measured(tokens: float) -> dict[str, float]:
-        found = measure(local.agent, asked["env_id"], asked["measured_on"], limits(config), asked["tasks"])
+        found = measure(local.agent, asked["env_id"], asked["measured_on"], limits(config), asked["tasks"], samples)
         return {"tokens": tokens, **{name: round(value, 4) for name, value in found.items()}}
 
     steps, note, place = Steps(LONG if asked["start"] == "codes-long" else None), "", asked["tokens"] / asked["points"]
@@ -156,7 +162,7 @@ def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: fl
             if progress is None:
                 note = f"its {learner.steps} steps were over before its tokens"
                 break
-            steps.add(progress, config.recipe.shaping.length)
+            steps.add(progress, getattr(config.recipe.shaping, "length", len))
             while len(curve) <= asked["points"] and spent + steps.tokens >= place * len(curve):
                 curve.append(measured(spent + steps.tokens))
     while len(curve) <= asked["points"]:

@@ -2,7 +2,14 @@
 
 import arms
 import reagent_arms
+import second_round
+import tree_arms
 
-PARTS = {"algorithms": arms.COMPARISONS, "reagent": reagent_arms.COMPARISONS}
+PARTS = {
+    "algorithms": arms.COMPARISONS,
+    "reagent": reagent_arms.COMPARISONS,
+    "tree": tree_arms.COMPARISONS,
+    "second": second_round.COMPARISONS,
+}
 COMPARISONS = {name: one for part in PARTS.values() for name, one in part.items()}
-STARTS = {**arms.STARTS, **reagent_arms.STARTS}
+STARTS = {**arms.STARTS, **reagent_arms.STARTS, **tree_arms.STARTS, **second_round.STARTS}

@@ -10,14 +10,21 @@ from typing import Any
 
 import numpy as np
 from arms import Comparison
-from claims import area, claims_table, reach
+from claims import area, claims_table, reach, tokens_to
 from parts import PARTS
 from results import Results
+from second_claims import leaves_zero, second_table
 from useful import table as useful_table
 
 BEGIN, END = "<!-- tables of PART={}: written by make study -->", "<!-- end of the tables -->"
 BEGIN_CLAIMS = "<!-- table of claims: written by make study -->"
-PICTURES = {"algorithms": "pictures/study.png", "reagent": "pictures/study-reagent.png"}
+BEGIN_SECOND = "<!-- table of the second round's claims: written by make study -->"
+PICTURES = {
+    "algorithms": "pictures/study.png",
+    "reagent": "pictures/study-reagent.png",
+    "tree": "pictures/study-tree.png",
+    "second": "pictures/study-second.png",
+}
 Line = Mapping[str, Any]
 
 
@@ -72,11 +79,18 @@ COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
     "agreement, GRPO": _measured(-1, "agreement"),
     "second attempts, with a critique": _control,
     "second attempts in training, last 5": _figure("last", "success_refined"),
+    "tokens to .8": lambda line: tokens_to(line, 0.8),
+    "seeds that reach .8": lambda line: float(max(point["success"] for point in line["curve"]) >= 0.8),
+    "left zero": leaves_zero,
+    "pass@8, before": _measured(0, "pass@8"),
+    "pass@8, after": _measured(-1, "pass@8"),
     "tasks kept": lambda line: line.get("kept"),
     "tokens of curation": lambda line: line.get("curation_tokens"),
 }
+_TREE = ["tokens to .8", "seeds that reach .8", "optimizer steps", "dead groups", "entropy, last 5"]
 _CLIP = ["optimizer steps", "clipped, of free tokens with A > 0", "clipped, of all tokens", "entropy, last 5"]
 _STAGED = ["dead, steps 1-5", "dead groups", "first call served, before", "after"]
+_CARRIED = ["dead groups", "entropy, last 5", "calls, after", "control"]
 SHOWN = {
     "vspo": ["optimizer steps", "dead groups", "copies a step", "largest share", "useful tokens", "entropy, last 5"],
     "origin": ["busy calls repeated, before", "repeated, after", "calls, after", "dead groups", "control"],
@@ -109,7 +123,17 @@ SHOWN = {
         "optimizer steps",
         "dead groups",
     ],
-    "diverse": ["dead groups", "entropy, last 5", "calls, after", "control"],
+    "tree-two-hop": _TREE,
+    "tree-trail": _TREE,
+    "diverse": _CARRIED,
+    "graded": ["optimizer steps", "dead groups", "copies a step", "largest share", "useful tokens", "entropy, last 5"],
+    "starved": ["left zero", *_STAGED],
+    "worlds": _CARRIED,
+    "curation": ["useful tokens", "dead groups", "tasks kept", "tokens of curation", "optimizer steps"],
+    "scaled": _CLIP,
+    "process": ["dead, steps 1-5", "dead groups", "first call served, before", "after", "optimizer steps"],
+    "pass-at-8": ["pass@8, before", "pass@8, after", *_CLIP],
+    "bounds": _CLIP,
 }
 
 
@@ -138,6 +162,7 @@ def write(page: Path, appendix: Path, results: Results, part: str) -> None:
         tables.append(useful_table())
     _between(appendix, BEGIN.format(part), "\n\n".join(tables))
     _between(page, BEGIN_CLAIMS, claims_table(results))
+    _between(page, BEGIN_SECOND, second_table(results))
 
 
 def _between(page: Path, begin: str, written: str) -> None:

@@ -10,21 +10,21 @@ TURN_LIMIT with a fault that names it: they get a reward, but are left out of tr
 episodes. Every wait has a timeout. Left out: Gymnasium's vector environment (`vector`), and machines (`core.machine`).
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from palaestra.envs.arena.branch_start import open_start, snapshot_of
 from palaestra.envs.arena.jobs import ArenaJobs
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState
+from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState, close_machines
+from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.machine import MachineReply
 from palaestra.envs.core.state import Seat
 from palaestra.envs.running.inbox import STALL_SHARE, Stall
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Ending, Event, Start
 
-log = logging.getLogger("palaestra.envs")
 MAX_WORKERS = 64
 _TOGETHER = 128
 """Number of Pendings that start together: large enough that the wake-up of a runner costs little, small enough that
@@ -59,13 +59,12 @@ class LocalArena(ArenaSlots):
             machines = [machine for (machine,) in self._idle.values()]
             ArenaSlots.__init__(self, name, machines[0].seats, slots, hint, timeout)
         except BaseException:  # If one environment fails, the others must release what they hold.
-            self._close_idle(name)
+            close_machines(self._idle, name)
             raise
         self.task_count = sum(machine.task_count for machine in machines)
         self._problems = getattr(machines[0], "spec", None)
         self._barrier = all(machine.inline for machine in machines) if ordered is None else ordered
         self._jobs = ArenaJobs(name, min(slots, MAX_WORKERS) if max_workers is None else max_workers)
-        self._tables: list[RunningGame | None] = [None] * slots
         self._seat: list[Seat] = [None] * slots
 
     @property
@@ -103,7 +102,7 @@ class LocalArena(ArenaSlots):
             machine = table.machine = table.machine or (idle.pop() if idle else self._makes[env]())
             going: list[Pending] = []
             try:
-                self._take(table, machine.open(table.starts, slots=table.slots), going)
+                self._take(table, open_start(machine, table.starts, table.slots), going)
             except BaseException:  # The start was refused, or the author's task failed.
                 self._drop(table)
                 raise
@@ -181,11 +180,16 @@ class LocalArena(ArenaSlots):
         fault = f"{seat} was closed from outside" if seat is not None and ending is Ending.BROKEN else ""
         self._stop(table, ending, seat, text, fault)
 
+    def snapshot(self, slot: int) -> Snapshot:
+        """Return a snapshot of a slot's episode, of which branches are made. It must be the agent's turn."""
+        table = self._tables[slot]
+        return snapshot_of(None if table is None else table.machine)
+
     def close(self) -> None:
         """Discard running episodes and release everything. Toolkits get the time of their deadlines to close."""
         for table in {table for table in self._tables if table is not None}:
             self._drop(table)
-        self._close_idle(self.name)
+        close_machines(self._idle, self.name)
         self._jobs.close()
         self._ready.clear()
         self._gathering.clear()
@@ -215,13 +219,11 @@ class LocalArena(ArenaSlots):
         if machine is not None and machine.aside:
             self._jobs.set_aside(machine)
         for seat, event in reply.items():
-            if event.ending is not None:
-                if not self._alone:  # Other seats may still wait for their agents.
-                    table.endings = reply
-                    self._release(table)
-                    return
-                self._ready[event.slot] = event
-            elif seat in table.slots:
+            if event.ending is not None and not self._alone:  # Other seats may still wait for their agents.
+                table.endings = reply
+                self._release(table)
+                return
+            if event.ending is not None or seat in table.slots:
                 self._ready[event.slot] = event
 
     def _go_on(self) -> None:
@@ -289,12 +291,3 @@ class LocalArena(ArenaSlots):
         if not in_use:
             self._idle[table.env].append(table.machine)
         table.machine = None
-
-    def _close_idle(self, name: str) -> None:
-        """Close the machines that play no episode."""
-        for machine in [machine for machines in self._idle.values() for machine in machines]:
-            try:
-                machine.close()
-            except Exception as error:
-                log.warning("%s did not close: %s: %s", name, type(error).__name__, error)
-        self._idle.clear()

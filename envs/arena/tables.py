@@ -3,6 +3,7 @@
 Left out: playing a game (`arena`).
 """
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -14,6 +15,7 @@ from palaestra.envs.running.work import Pending
 from palaestra.episode import Ending, Event, Start, Task
 from palaestra.errors import UsageError
 
+log = logging.getLogger("palaestra.envs")
 _PAUSE = 0.005
 """Seconds to sleep where nothing can come before another seat is begun."""
 
@@ -113,6 +115,7 @@ class ArenaSlots:
         self.name, self._seats, self.hint = name, tuple(seats), hint
         self._alone = len(self._seats) == 1
         self._standing = [SlotState.FREE] * slots
+        self._tables: list[RunningGame | None] = [None] * slots
         self._ready: dict[int, Event] = {}
         self._errors: list[Any] = []
         """Errors of an author's code; `recv` raises them one by one."""
@@ -187,3 +190,13 @@ class ArenaSlots:
         self._require_asked("finish", slot)
         if ending is Ending.ANSWERED:
             raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with send")
+
+
+def close_machines(idle: dict[str, list[Playable]], name: str) -> None:
+    """Close the machines that play no episode. `idle` has them by environment, and is empty afterwards."""
+    for machine in [machine for machines in idle.values() for machine in machines]:
+        try:
+            machine.close()
+        except Exception as error:
+            log.warning("%s did not close: %s: %s", name, type(error).__name__, error)
+    idle.clear()

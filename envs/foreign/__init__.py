@@ -1,5 +1,5 @@
 """Environments of other packages, under ids of palaestra that open where the package is installed.
 
-Each module adapts one package to Gymnasium's interface; `envs.arena.foreign` plays the result as any other Gymnasium
-environment of text. Left out: packages whose interface is a loop that asks a model itself (verifiers, inspect).
+Each module adapts one package: to Gymnasium's interface, and `envs.arena.foreign` plays the result as any other
+Gymnasium environment of text; or, where the package's own loop asks a model (verifiers, inspect), as a `Harness`.
 """

@@ -5,7 +5,10 @@
 #   sh full_scale.sh qwen2.5-7b     after qwen3-4b, whose histogram of difficulty is its target
 #
 # TEACHER_URL is an OpenAI-compatible server of the teacher, ENGINE_URL one of `palaestra serve vllm MODEL` for RL.
+# Needs: 8 cards of 80 GB (the paper's: 8 A100).
 set -eu
+# sh full_scale.sh --dry WORDS looks whether all that is needed is there, and starts nothing.
+case ${1:-} in --dry) shift && exec "${PYTHON:-python3}" "$(dirname "$0")/../../scripts/dry_run.py" "$0" "$@" ;; esac
 NAME=${1:?qwen3-4b or qwen2.5-7b}
 DATA=${DATA:-data}
 RUN=${RUN:-runs/demystify}/$NAME
@@ -39,13 +42,13 @@ curate code-math math "$RUN/math.jsonl" 21902
 curate code-contest code "$DATA/skywork-code.jsonl" 3586
 curate science science "$DATA/megascience.jsonl" 3000
 
-# 4. RL on the mix: 450 steps of 64 tasks, 16 episodes each, rate 1e-6, which are defaults. The paper's 28,800 groups are one
+# 4. RL on the mix: 450 steps of 64 tasks, 16 episodes each, rate 1e-6, the recipe's. The paper's 28,800 groups are one
 #    pass over its 28,488 tasks; here they are 1.3 passes over what is not held out, and more over what curation keeps.
 palaestra train code-math=219 code-contest=36 science=30 --model "$RUN/sft/model" --recipe $RECIPE --run "$RUN/rl" \
     --env-options code-math.tasks="$RUN/math.jsonl" code-contest.tasks="$DATA/skywork-code.jsonl" \
     science.tasks="$DATA/megascience.jsonl" "code-math.$SANDBOX" "code-contest.$SANDBOX" "science.$SANDBOX" \
     --curated "$RUN/curated-math.json" "$RUN/curated-code.json" "$RUN/curated-science.json" \
-    --play.max-turn-tokens 20480 --engine.kind vllm --engine.urls "$ENGINE_URL" --eval-tasks 128 --eval.eval-steps 10
+    --engine.kind vllm --engine.urls "$ENGINE_URL" --eval-tasks 128 --eval.eval-steps 10
 
 # 5. avg@32, pass@32, maj@32; of AIME beside what imitation alone had reached. Lengths are the run's.
 for YEAR in 24 25; do

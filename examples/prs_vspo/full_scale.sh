@@ -6,7 +6,10 @@
 #
 # SEARCH_URL is a server with Search-R1's /retrieve, TEACHER_URL an OpenAI-compatible server of the teacher, JUDGE_URL one
 # of the judge, ENGINE_URL one of `palaestra serve vllm MODEL`.
+# Needs: 8 cards of 80 GB (the paper's: 8 H100).
 set -eu
+# sh full_scale.sh --dry WORDS looks whether all that is needed is there, and starts nothing.
+case ${1:-} in --dry) shift && exec "${PYTHON:-python3}" "$(dirname "$0")/../../scripts/dry_run.py" "$0" "$@" ;; esac
 NAME=${1:?qwen2.5-7b or qwen3-4b}
 KIND=${2:?short or long}
 DATA=${DATA:-data}
@@ -18,12 +21,13 @@ case $NAME in
 esac
 mkdir -p "$RUN"
 
-# 5 episodes a task, rate 1e-6, clip .2, KL .001, temperature 1. Batch and lengths are not known: 64 tasks, 8,192 tokens.
+# The recipe has 5 episodes a task, rate 1e-6, clip .2, KL .001, temperature 1. Batch and lengths are not known: 64 tasks,
+# 8,192 tokens.
 learn() {
     ENV=$1; shift
-    palaestra train "$ENV" --recipe vspo-prs --play.num-generations 5 --play.num-prompts 64 --play.max-episode-tokens 10752 \
-        --recipe.shaping.max-completion-length 8192 --optimizer.learning-rate 1e-6 --steps 450 --eval-tasks 128 \
-        --eval.eval-steps 25 --engine.kind vllm --engine.urls "$ENGINE_URL" --run "$RUN/rl" "$@"
+    palaestra train "$ENV" --recipe vspo-prs --play.max-episode-tokens 10752 \
+        --recipe.shaping.max-completion-length 8192 --eval-tasks 128 --eval.eval-steps 25 \
+        --engine.kind vllm --engine.urls "$ENGINE_URL" --run "$RUN/rl" "$@"
 }
 
 case $KIND in

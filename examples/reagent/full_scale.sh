@@ -8,7 +8,10 @@
 #
 # TEACHER_URL is an OpenAI-compatible server, or a gateway, with every model that is named here; SEARCH_URL one with
 # Search-R1's /retrieve; ENGINE_URL one of `palaestra serve vllm Qwen/Qwen3-8B`; JUDGE_URL those of `serve`.
+# Needs: 8 cards of 80 GB (the paper's: 8 A800), and as many for the teachers' servers.
 set -eu
+# sh full_scale.sh --dry WORDS looks whether all that is needed is there, and starts nothing.
+case ${1:-} in --dry) shift && exec "${PYTHON:-python3}" "$(dirname "$0")/../../scripts/dry_run.py" "$0" "$@" ;; esac
 PART=${1:?data, judge, serve or agent}
 DATA=${DATA:-data}
 RUN=${RUN:-runs/reagent}
@@ -72,8 +75,7 @@ judge)
         --optimizer.learning-rate 1e-5 --run "$RUN/judge-sft"
     palaestra train judge --env-options tasks="$RUN/labels-rl.jsonl" --model "$RUN/judge-sft/model" \
         --recipe reagent-none --recipe.shaping.max-completion-length 1400 --play.max-turn-tokens 1400 \
-        --play.max-episode-tokens 20480 --play.num-prompts 64 --play.num-generations 8 --play.temperature 0.7 \
-        --optimizer.learning-rate 5e-7 --steps 1125 --eval-tasks 512 --engine.kind vllm --engine.urls $ENGINE_URL \
+        --play.max-episode-tokens 20480 --steps 1125 --eval-tasks 512 --engine.kind vllm --engine.urls $ENGINE_URL \
         --run "$RUN/judge"
     palaestra eval judge --env-options tasks="$RUN/labels-rl.jsonl" --model "$RUN/judge/model" \
         --against "$RUN/judge-sft/model" --tasks 2000 --temperature 0 --json "$RUN/judge.json"
@@ -98,15 +100,14 @@ agent)
             --out "$RUN/fitting-$KIND.jsonl"
     done
 
-    # 8. RL: 64 tasks, 8 attempts and in reagent-u 8 second ones, 5e-7, temperature .7, 4 mini-batches of 16 tasks, 300
-    #    steps. Of the recipe are lambda .3; in reagent-u responses of 11,000 tokens after prompts of 16,384 and a clip of
+    # 8. RL, all of it the recipe's: 64 tasks, 8 attempts and in reagent-u 8 second ones, 5e-7, temperature .7,
+    #    4 mini-batches of 16 tasks, 300 steps, lambda .3; in reagent-u responses of 11,000 tokens after prompts of 16,384
+    #    and a clip of
     #    .2/.34, in reagent-r responses of 10,000 after 2,560 and .2/.28.
     palaestra train code-math=1 research=4 --model "$RUN/agent-sft/model" --recipe "$RECIPE" \
         --env-options code-math.tasks="$RUN/fitting-math.jsonl" "code-math.$SANDBOX" \
         research.tasks="$RUN/fitting-research.jsonl" $(tools research.) \
-        --recipe.judge.url $JUDGE_URL --play.num-prompts 64 --play.num-generations 8 --play.temperature 0.7 \
-        --play.max-turn-tokens 11000 \
-        --optimizer.learning-rate 5e-7 --optimizer.num-mini-batches 4 --steps 300 --eval-tasks 128 --eval.eval-steps 20 \
+        --recipe.judge.url $JUDGE_URL --eval-tasks 128 --eval.eval-steps 20 \
         --engine.kind vllm --engine.urls $ENGINE_URL --run "$RUN/$RECIPE"
 
     # 9. pass@1 beside imitation alone, without a judge; of GAIA pass@3 too, and Reagent-C: the base model, untrained,

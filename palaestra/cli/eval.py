@@ -95,8 +95,9 @@ def open_agent(name: str, options: EvalOptions, env_id: str) -> "Iterator[Agent]
     """Open the agent that is called `name` in the options, and close it at the end."""
     chosen = options.agent
     if name != chosen.model:
-        here = name == DEMONSTRATOR or Path(name).is_dir()
-        chosen = AgentOptions(name, device=chosen.device) if here else replace(chosen, model=name)
+        # A prompt that the options change is --model's own: a trained model brings its prompt with it.
+        served = chosen.base_url is not None and name != DEMONSTRATOR and not Path(name).is_dir()
+        chosen = replace(chosen, model=name) if served else AgentOptions(name, device=chosen.device)
     how: dict[str, Any] = {"slots": options.slots, "seed": options.seed, "environment": options.environment}
     with agents.open_agent(chosen, env_id, **how) as agent:
         yield agent

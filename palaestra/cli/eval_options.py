@@ -16,7 +16,8 @@ class EvalOptions(EpisodeOptions):
 
     against: str | None = None
     """Another agent, named as for --model, that plays the same tasks; the difference is tested, paired by task. With
-    --base-url it is another model of that server, unless it is `demonstrator` or a folder."""
+    --base-url it is another model of that server, unless it is `demonstrator` or a folder. --system and
+    --chat-template are for --model alone."""
     critic: tuple[str, ...] = ()
     """Base URLs of the servers of a reward model, without `/chat/completions`. It writes a critique of each attempt,
     the agent reads it and tries again, and both attempts are measured (Reagent-C)."""

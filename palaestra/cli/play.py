@@ -103,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _watched(options: PlayOptions, model: str, env_id: str, console: Console) -> int:
     """Let a model play one episode. Return 1 if the episode broke."""
-    from palaestra.cli.watching import watch
+    from palaestra.cli.watched_episode import watch
 
     changes: dict[str, Any] = {"chat_template": options.chat_template, "system": options.system}
     episode = watch(

@@ -10,6 +10,7 @@ from rich.console import Console
 from palaestra.cli.display import table
 from palaestra.cli.output import Reported, reporting
 from palaestra.errors import UsageError
+from palaestra.trainers.config.paper_runs import NOT_SET, RUNS
 from palaestra.trainers.config.recipe_sources import apart, sourced
 from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
 from palaestra.trainers.validation import PARTS, plain
@@ -41,6 +42,10 @@ def run(arguments: Sequence[str]) -> int:
             values = sourced(name)
             figures |= {key: {"value": value, "source": source} for key, value, source in values}
             rows = {_option(key): (str(value), source) for key, value, source in values}
+            of_run = RUNS.get(name, {})
+            figures |= {key: {"value": value, "source": source} for key, (value, source) in of_run.items()}
+            rows |= {f"--{key.replace('_', '-')}": (str(value), source) for key, (value, source) in of_run.items()}
+            rows |= {what: (str(value), source) for what, (value, source) in NOT_SET.get(name, {}).items()}
             recipe_table = table(f"Recipe {name}", rows, ("value", "source"), justify="left")
             recipe_table.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
             console.print(recipe_table)

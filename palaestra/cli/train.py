@@ -33,7 +33,7 @@ PRESETS = {"tiny": tiny_config, "laptop": laptop_config, "authors": grpo_config}
 class TrainOptions(RunOptions):
     """Train an agent with GRPO. Without --model it is the built-in tiny one.
 
-    The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
+    The defaults shown are the tiny agent's; with --model they are those of the recipe's authors.
     """
 
     config: Annotated[GRPOConfig, tyro.conf.arg(name="")]

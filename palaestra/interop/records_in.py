@@ -17,7 +17,7 @@ from typing import Any
 from palaestra import formats
 from palaestra.agents.policies.dialogue import to_text
 from palaestra.endpoint import ChatCompletion, ToolCall
-from palaestra.episode import Attempt, Call, Ending, Episode, Message, Start, Status, Task
+from palaestra.episode import Attempt, Call, Ending, Episode, Message, Start, Status, Task, is_turn
 from palaestra.episode_json import finite, numbers_by_name
 from palaestra.errors import UsageError
 from palaestra.plain import from_plain
@@ -123,10 +123,11 @@ def _record(messages: Sequence[Any], tools: Sequence[Any], facts: Mapping[str, A
     converted, calls, answer = _converted(messages, tools)
     prompt = next((message["content"] for message in converted if message["role"] == "user"), "")
     index = indices.setdefault(str(facts.get("id") or prompt), len(indices))
+    answer = facts.get("said", answer)  # A harness may answer in other words than its last turn's.
     ending = Ending(facts.get("ending") or ("turn_limit" if answer is None else "answered"))
     reward = None if ending is Ending.BROKEN else float(finite(facts.get("reward") or 0.0, "reward"))
     task = Task(prompt, from_plain(facts.get("answer")), str(facts.get("id") or ""))
-    turns = sum(message["role"] == "assistant" for message in converted)
+    turns = sum(map(is_turn, converted))
     attempt = Attempt(task, converted, answer if ending is Ending.ANSWERED else None, calls, turns)
     start = Start(int(facts.get("task", index)), int(facts.get("seed", 0)), group=int(facts.get("task", index)))
     parts = {str(name): float(value) for name, value in numbers_by_name(facts.get("parts") or {}, "parts").items()}
@@ -155,7 +156,8 @@ def _converted(
             completion = ChatCompletion(text, str(message.get("reasoning_content") or ""), objects)
             answer = None if functions else text
             text = to_text(completion, tools, formats.get("hermes"))
-        converted.append({"role": str(message["role"]), "content": text})
+        context = {"weight": 0} if message["role"] == "assistant" and message.get("weight") == 0 else {}
+        converted.append({"role": str(message["role"]), "content": text, **context})
     return tuple(converted), tuple(calls), answer
 
 

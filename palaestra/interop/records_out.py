@@ -29,16 +29,21 @@ _THINKING = re.compile(r"<think>\s*(.*?)\s*</think>", re.DOTALL)
 _SPEAKERS = {"user": "human", "tool": "observation", "assistant": "gpt"}
 
 
-def dialogue(record: Record) -> list[Message]:
-    """Return the messages as the agent saw them, with calls as objects and thinking apart."""
-    episode = record.episode
-    recorded = episode.start.as_seen(episode.attempt.messages)
-    messages = to_native(recorded, episode.tools, formats.get("auto"))
-    turns = [message for message in messages if message["role"] == "assistant"]
-    for turn, text in zip(turns, (each for each in recorded if each["role"] == "assistant"), strict=True):
-        if thinking := _THINKING.search(str(text.get("content") or "")):
-            turn["reasoning_content"] = thinking[1]
-    return messages
+def dialogues(record: Record) -> list[tuple[list[Message], list[Any]]]:
+    """Return the messages and tools of each dialogue as the agent saw them, with calls as objects and thinking
+    apart."""
+    start, native = record.episode.start, list[tuple[list[Message], list[Any]]]()
+    for messages_seen, tools in record.episode.dialogues:
+        recorded = start.as_seen(messages_seen)
+        messages = to_native(recorded, tools, formats.get("auto"))
+        turns = [message for message in messages if message["role"] == "assistant"]
+        for turn, text in zip(turns, (each for each in recorded if each["role"] == "assistant"), strict=True):
+            if thinking := _THINKING.search(str(text.get("content") or "")):
+                turn["reasoning_content"] = thinking[1]
+            if text.get("weight") == 0:
+                turn["weight"] = 0
+        native.append((messages, [dict(tool) for tool in tools]))
+    return native
 
 
 def facts(record: Record) -> dict[str, Any]:
@@ -53,6 +58,7 @@ def facts(record: Record) -> dict[str, Any]:
         "id": episode.attempt.task.id,
         "answer": to_plain(episode.attempt.task.answer, "Task.answer"),
         "ending": str(episode.ending),
+        "said": episode.attempt.answer,
         "reward": episode.reward,
         "parts": dict(episode.parts),
         "fault": episode.fault,
@@ -107,50 +113,58 @@ def log_of(records: Iterator[Record]) -> dict[str, Any]:
 
 
 def _messages(record: Record) -> Iterator[dict[str, Any]]:
-    yield {"messages": dialogue(record), "tools": _tools(record), "metadata": facts(record)}
+    for messages, tools in dialogues(record):
+        yield {"messages": messages, "tools": tools, "metadata": facts(record)}
 
 
 def _trl(record: Record) -> Iterator[dict[str, Any]]:
     for row in record.episode.rows:
         yield {"input_ids": row.ids.tolist(), "assistant_masks": row.sampled.astype(int).tolist()}
-    if not record.episode.rows:
+    for messages, tools in dialogues(record) if not record.episode.rows else ():
         # As text, for a data set would give each row the arguments of all the others.
-        yield {"messages": [_with_arguments(each) for each in dialogue(record)], "tools": json.dumps(_tools(record))}
+        yield {"messages": [_with_arguments(each) for each in messages], "tools": json.dumps(tools)}
 
 
 def _verl(record: Record) -> Iterator[dict[str, Any]]:
-    messages, attempt = dialogue(record), record.episode.attempt
-    first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    yield {
-        "data_source": record.env_id,
-        "prompt": messages[:first],
-        "messages": messages,
-        "tools": json.dumps(_tools(record)),
-        "reward_model": {"style": "rule", "ground_truth": str(attempt.task.answer)},
-        "extra_info": {"index": attempt.task.id, "reward": record.episode.reward, **record.episode.parts},
-    }
+    attempt = record.episode.attempt
+    for messages, tools in dialogues(record):
+        first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+        yield {
+            "data_source": record.env_id,
+            "prompt": messages[:first],
+            "messages": messages,
+            "tools": json.dumps(tools),
+            "reward_model": {"style": "rule", "ground_truth": str(attempt.task.answer)},
+            "extra_info": {"index": attempt.task.id, "reward": record.episode.reward, **record.episode.parts},
+        }
 
 
 def _sharegpt(record: Record) -> Iterator[dict[str, Any]]:
-    messages, turns = dialogue(record), list[dict[str, str]]()
+    for messages, tools in dialogues(record):
+        functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+        system = "\n\n".join(str(message["content"]) for message in messages if message["role"] == "system")
+        yield {"conversations": _by_turns(messages), "system": system, "tools": functions}
+
+
+def _by_turns(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Return one turn of each side after the other, as LLaMA-Factory asks: several calls, and results, are one."""
+    turns = list[dict[str, str]]()
     for message in messages:
         calls = [_arguments(call) for call in message.get("tool_calls") or ()]
         if message["role"] == "system":
             continue
-        # One turn of each side after the other, as LLaMA-Factory asks: several calls, and results, are one.
         speaker = "function_call" if calls else _SPEAKERS[message["role"]]
         text = json.dumps(calls if len(calls) > 1 else calls[0], ensure_ascii=False) if calls else message["content"]
         if speaker == "observation" and turns and turns[-1]["from"] == speaker:
             turns[-1]["value"] += f"\n{text}"
         else:
             turns.append({"from": speaker, "value": str(text or "")})
-    system = "\n\n".join(str(message["content"]) for message in messages if message["role"] == "system")
-    functions = [tool["function"] for tool in _tools(record)]
-    yield {"conversations": turns, "system": system, "tools": json.dumps(functions, ensure_ascii=False)}
+    return turns
 
 
 def _sample(record: Record, epoch: int) -> dict[str, Any]:
-    episode, messages = record.episode, [_chat_message(message) for message in dialogue(record)]
+    episode = record.episode
+    messages = [_chat_message(message) for dialogue, _ in dialogues(record) for message in dialogue]
     first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     turns = [message for message in messages if message["role"] == "assistant"]
     answer, broken = episode.attempt.answer, episode.ending is Ending.BROKEN
@@ -191,10 +205,6 @@ def _with_arguments(message: Message) -> Message:
 
 def _arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": call["function"]["name"], "arguments": json.loads(call["function"]["arguments"])}
-
-
-def _tools(record: Record) -> Sequence[Mapping[str, Any]]:
-    return [dict(tool) for tool in record.episode.tools]
 
 
 _ROWS: Mapping[str, Callable[[Record], Iterator[dict[str, Any]]]] = {

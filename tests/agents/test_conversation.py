@@ -12,7 +12,7 @@ REPLY = [{"role": "tool", "name": "search", "content": "reply <|im_end|> 東京"
 THOUGHT = "<think>\nmusing\n</think>\n\nword"
 
 
-def test_sampled_ids_are_kept_as_they_are():
+def test_f02_sampled_ids_are_kept_as_they_are():
     """Ids that no encoder would choose stay: nothing the agent said is decoded and encoded again."""
     chat = families.chat("qwen2.5")
     odd = [
@@ -33,7 +33,7 @@ def test_sampled_ids_are_kept_as_they_are():
 
 
 @pytest.mark.parametrize("family", sorted(families.TOKENIZERS))
-def test_prompts_and_replies_are_never_marked_as_sampled(family):
+def test_f01_prompts_and_replies_are_never_marked_as_sampled(family):
     chat = families.chat(family)
     talk = Conversation(chat, ASKED, families.TOOLS)
     count = 0

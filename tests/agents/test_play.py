@@ -200,7 +200,7 @@ class Babble:
 CHAT = families.chat("qwen2.5")
 
 
-def test_a_turn_that_is_cut_ends_its_episode_and_is_no_answer():
+def test_f16_a_turn_that_is_cut_ends_its_episode_and_is_no_answer():
     arena = families.Talk(3)
     episodes = list(play(Agent(Babble(CHAT, 20), CHAT), arena, families.starts(6), limits=TokenLimits(9)))
     for episode in episodes:
@@ -220,7 +220,7 @@ def opening_length():
 
 
 @pytest.mark.parametrize("spare", range(1, 60, 4))
-def test_a_row_never_outgrows_its_budget_and_ends_on_a_token_the_agent_chose(spare):
+def test_f16_a_row_never_outgrows_its_budget_and_ends_on_a_token_the_agent_chose(spare):
     """A tool result that does not fit is not appended."""
     prompt, _ = opening_length()
     engine = Babble(CHAT, 5)

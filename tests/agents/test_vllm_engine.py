@@ -4,7 +4,8 @@ answer from the newest weights, or a fault that says why not, within its deadlin
 
 import json
 import time
-from contextlib import ExitStack, contextmanager
+import weakref
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from families import stock_model
 from safetensors.torch import load_file
 
 from palaestra import Request, Start, TrainingHalted, UsageError
+from palaestra.agents.adapters import add_adapter, effective_weights
 from palaestra.agents.engines.vllm import checks, fleet, replica
 from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.engines.vllm.engine import VllmEngine
@@ -305,6 +307,28 @@ def test_weights_arrive_as_they_were_given_and_their_folder_goes():
         assert len(list(folder.parent.iterdir())) == 2
         assert engine.version == 11
     assert not folder.parent.exists()
+
+
+def test_an_adapter_that_is_added_later_is_sent_merged_and_the_model_is_not_kept():
+    model = stock_model("qwen3", 400)
+    with vllm(MODEL.config) as server:
+        engine = VllmEngine(model, STOPS, urls=[server.url], answer_seconds=10.0, restart_seconds=5.0)
+        with closing(engine):
+            add_adapter(model, 2, 4.0, ["q_proj"])
+            for layer in model.modules():
+                if hasattr(layer, "lora_B"):
+                    torch.nn.init.ones_(layer.lora_B["default"].weight)
+            sent = {name: weight.clone() for name, weight in effective_weights(model)}
+            answers(engine, ask(engine))
+            stored = load_file(Path(server.loaded) / "model.safetensors")
+            assert stored.keys() == sent.keys()
+            assert all(torch.equal(stored[name], weight) for name, weight in sent.items())
+            changed = "model.layers.0.self_attn.q_proj.weight"
+            assert not torch.equal(sent[changed], MODEL.get_parameter(changed))
+            kept = weakref.ref(model)
+            del model, layer
+            assert kept() is None
+            engine.update_weights(sent.items(), 1)
 
 
 @pytest.mark.parametrize(

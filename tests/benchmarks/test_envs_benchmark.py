@@ -182,7 +182,7 @@ def test_a_peer_that_dies_midway_is_left_out_and_the_others_go_on(script, driver
 def test_every_peer_has_a_driver_and_a_pinned_version(script, load):
     peers = runpy.run_path(str(ROOT / "scripts" / "peers.py"))
     sandbox = load("sandbox.py")["PEERS"]
-    assert {*peers["PEERS"]} - {*peers["SHARED"]} == {*script["PEERS"], *sandbox, "trl", "verifiers"}
+    assert {*peers["PEERS"]} - {*peers["SHARED"]} == {*script["PEERS"], *sandbox, "verifiers"}
     assert all("==" in requirements[0] for requirements in peers["PEERS"].values())
     for ending, names in (("side", script["PEERS"]), ("programs", ("subprocess", *sandbox)), ("train", ("trl",))):
         assert all((BENCHMARKS / "peers" / f"{name}_{ending}.py").is_file() for name in ("palaestra", *names))

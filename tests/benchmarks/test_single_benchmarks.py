@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "suite"
 ENGINE = (
     "--prompts 2 --rollouts 3 --turns 2 --shortest-turn 2 --longest-turn 6 --result-tokens 3 --hidden 32 --layers 1 "
     "--vocabulary 64 --rounds 1 --prompt-tokens 9 20"
@@ -64,10 +66,33 @@ def test_both_sides_of_the_engine_sample_what_the_work_says_and_keep_what_it_giv
 
 def test_the_page_of_results_says_what_the_committed_files_say(load, tmp_path):
     page = Path(__file__).parents[2] / "docs" / "results.md"
-    emptied = re.sub(r"(<!-- the suite.*?-->).*?(<!-- end of)", r"\1\n\2", page.read_text("utf-8"), flags=re.DOTALL)
+    emptied = re.sub(
+        r"(written by make results -->).*?(<!-- end of)", r"\1\n\2", page.read_text("utf-8"), flags=re.DOTALL
+    )
     (tmp_path / "results.md").write_text(emptied, encoding="utf-8")
-    assert load("smollm2_suite.py")["main"](["--write-only", "--page", str(tmp_path / "results.md")]) == 0
+    assert load("suite")["main"](["--write-only", "--page", str(tmp_path / "results.md")]) == 0
     assert (tmp_path / "results.md").read_text("utf-8") == page.read_text("utf-8") != emptied
+
+
+def test_a_run_is_measured_again_only_where_its_command_has_changed(load, tmp_path, monkeypatch):
+    main = load("suite")["main"]
+    kept, changed, missing = main.__globals__["RUNS"][:3]
+    figures = json.loads((RESULTS / "runs" / "tiny-TwoHop-v0-0.json").read_text("utf-8"))
+    (tmp_path / "runs").mkdir()
+    for run, command in ((kept, kept.command), (changed, "palaestra train otherwise")):
+        (tmp_path / "runs" / f"{run.name}.json").write_text(json.dumps(figures | {"command": command}))
+    played = []
+    monkeypatch.setitem(main.__globals__, "CASES", ())
+    monkeypatch.setitem(main.__globals__, "RUNS", (kept, changed, missing))
+    monkeypatch.setitem(
+        main.__globals__, "play_run", lambda run, folder: played.append(run) or figures | {"command": run.command}
+    )
+    page = tmp_path / "results.md"
+    page.write_text((ROOT / "docs" / "results.md").read_text("utf-8"), encoding="utf-8")
+    for expected in ([changed, missing], [changed, missing]):  # The second time nothing is left.
+        assert main(["--results", str(tmp_path), "--page", str(page)]) == 0
+        assert played == expected
+    assert f"`{missing.command}` | .29 (.24 to .35)<br>.03" in page.read_text("utf-8")
 
 
 def test_an_evaluation_of_a_served_model_is_measured_with_what_its_server_saw(load, tmp_path, capsys):

@@ -22,9 +22,52 @@ def claims(monkeypatch):
 
 def test_the_claims_on_the_page_are_those_of_the_committed_results(claims):
     from results import Results
+    from second_claims import second_table
 
-    table = claims.claims_table(Results(STUDY.parent / "results" / "study"))
-    assert table in (ROOT / "docs" / "study.md").read_text("utf-8")
+    results, page = Results(STUDY.parent / "results" / "study"), (ROOT / "docs" / "study.md").read_text("utf-8")
+    assert claims.claims_table(results) in page
+    assert second_table(results) in page
+
+
+def test_an_arm_is_judged_at_the_rate_that_is_better_in_all_other_seeds(claims, tmp_path):
+    from results import Results
+    from second_claims import tuned
+
+    results = Results(tmp_path)
+    for rate, successes in {"1e-03": (0.9, 0.2, 0.2), "2e-03": (0.1, 0.3, 0.3)}.items():
+        for seed, success in enumerate(successes):
+            curve = [{"success": 0.0}, {"success": success}]
+            results.add("graded", {"arm": f"value, lr {rate}", "seed": seed, "curve": curve})
+    chosen = {seed: line["curve"][1]["success"] for seed, line in tuned(results, "graded", "value").items()}
+    assert chosen == {0: 0.1, 1: 0.2, 2: 0.2}  # Seed 0 is better at the first rate, and the others are not.
+
+
+def test_the_sign_flip_test_is_exact_and_never_certain(claims):
+    from second_claims import sign_flip_p
+
+    assert sign_flip_p([1.0] * 5) == 2 / 2**5
+    assert sign_flip_p([1.0, -1.0]) == 1.0
+    assert sign_flip_p([3.0, 1.0, -1.0]) == 6 / 8
+    assert 0 < sign_flip_p([0.1] * 30) < 0.001
+
+
+def test_a_claim_of_the_second_round_is_open_until_all_its_seeds_are_there(claims, tmp_path):
+    from parts import COMPARISONS
+    from results import Results
+    from second_claims import second_table
+
+    results, seeds = Results(tmp_path), COMPARISONS["graded"].seeds
+
+    def row(count):
+        for seed in range(count):
+            for arm, success in (("value", 0.8), ("random", 0.5)):
+                for rate in ("1e-03", "2e-03"):
+                    curve = [{"success": 0.0}, {"success": success + seed / 1000}]
+                    results.add("graded", {"arm": f"{arm}, lr {rate}", "seed": seed, "curve": curve})
+        return next(line for line in second_table(results).splitlines() if "than a random one" in line)
+
+    assert "| open |" in row(seeds - 1)
+    assert "| **for** |" in row(seeds)
 
 
 def test_p_values_are_those_of_students_test_and_of_holms_correction(claims):
@@ -46,9 +89,18 @@ def test_a_claim_without_runs_says_so(claims, tmp_path):
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize(("part", "rows"), [("algorithms", 40), ("reagent", 6)])
-def test_every_arm_of_every_comparison_runs_and_is_reported(tmp_path, part, rows):
-    command = [sys.executable, str(STUDY), part, "--miniature", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("part", "rows", "only"),
+    [
+        ("algorithms", 40, ()),
+        ("reagent", 6, ()),
+        ("tree", 7, ()),
+        # Its other comparisons are those of the first round at other rates.
+        ("second", 20, ("graded", "starved", "process", "pass-at-8")),
+    ],
+)
+def test_every_arm_of_every_comparison_runs_and_is_reported(tmp_path, part, rows, only):
+    command = [sys.executable, str(STUDY), part, "--miniature", str(tmp_path), *(["--only", *only] if only else [])]
     done = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=900
     )

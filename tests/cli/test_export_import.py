@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from commands import refused, run
 
-from palaestra.episode import Call, Ending, Status, TokenRow
+from palaestra.episode import Call, Ending, Opening, Status, TokenRow
 from palaestra.record import Record, read, write
 
 
@@ -168,3 +168,23 @@ def test_a_command_without_a_file_is_refused(tmp_path, capsys):
     refused(capsys, "name a file to read", "import", "--from", "messages", "--out", tmp_path / "out.jsonl")
     refused(capsys, "there are no episode files", "export", "--to", "messages", "--out", tmp_path / "out.jsonl")
     assert not list(tmp_path.iterdir())
+
+
+def test_each_dialogue_of_an_episode_leaves_as_a_row_of_its_own_and_its_answer_stays(recorded, capsys):
+    first = next(iter(read(recorded)))
+    half = len(first.episode.attempt.messages)
+    context = {"role": "assistant", "content": "as before", "weight": 0}
+    messages = (*first.episode.attempt.messages, {"role": "user", "content": "Again."}, context)
+    messages = (*messages, {"role": "user", "content": "And?"}, {"role": "assistant", "content": "That was it."})
+    openings = (Opening(0, first.episode.tools), Opening(half, ()))
+    write(recorded, [with_attempt(first, messages=messages, dialogues=openings)])
+    rows = [json.loads(line) for line in exported(capsys, recorded, "messages").read_text("utf-8").splitlines()]
+    assert [len(row["messages"]) for row in rows] == [half, 4]
+    assert [bool(row["tools"]) for row in rows] == [True, False]
+    assert [message.get("weight") for message in rows[1]["messages"]] == [None, 0, None, None]
+    for form in ("trl", "verl", "sharegpt"):
+        assert len(exported(capsys, recorded, form).read_text("utf-8").splitlines()) == 2
+    (back,) = imported(capsys, exported(capsys, recorded, "inspect"), "inspect")
+    assert back.episode.attempt.answer == first.episode.attempt.answer != "That was it."
+    *_, second = imported(capsys, recorded.with_suffix(".messages"), "messages")
+    assert second.episode.attempt.turns == 1

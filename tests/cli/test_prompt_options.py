@@ -1,5 +1,6 @@
 """A model whose template shows no tools is told them by every command, with --system and --chat-template."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import families
@@ -9,6 +10,7 @@ from commands import refused, run
 from palaestra.agents.local_model import open_tokenizer
 from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
+from palaestra.cli import agents
 from palaestra.reading import episode_files
 from palaestra.record import read
 from palaestra.trainers.run.saved_config import read_config
@@ -89,3 +91,20 @@ def test_a_chat_template_of_a_file_replaces_the_models(model, tmp_path, capsys):
 @pytest.mark.parametrize("command", [("eval", ENV), ("train", ENV), ("sft", "x.jsonl"), ("play", ENV)])
 def test_prompts_are_changed_only_of_a_model_that_is_loaded(command, capsys):
     refused(capsys, "--system is for a model that is loaded", *command, "--system", TEXT)
+
+
+def test_the_model_to_compare_with_keeps_its_own_prompt(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = []
+    original = agents.open_agent
+
+    def noted(options, *arguments, **settings):
+        loaded.append((options.model, options.system))
+        here = replace(options, model=model) if options.model == "org/name" else options
+        return original(here, *arguments, **settings)
+
+    monkeypatch.setattr(agents, "open_agent", noted)
+    who = ("--model", model, "--system", TEXT)
+    for name in ("org/name", "demonstrator"):
+        assert run(capsys, "eval", ENV, *who, "--against", name, *LIMITS, *TAGS, "--tasks", "1", "--no-greedy")[0] == 0
+    assert loaded == [(model, TEXT), ("org/name", ""), (model, TEXT), ("demonstrator", "")]

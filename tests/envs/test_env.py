@@ -47,7 +47,7 @@ NEEDS_CHROMIUM = "palaestra/MiniWoB-v0"
 @pytest.mark.parametrize(
     "env_id", [*sorted({*palaestra.registered()} - {NEEDS_CHROMIUM}), "test/Kitchen-v0", "test/Inline-v0"]
 )
-def test_gymnasium_contract(env_id):
+def test_f54_gymnasium_contract(env_id):
     check_env(gymnasium.make(env_id).unwrapped)
     env = RecordEpisodeStatistics(gymnasium.make(env_id))
     _, info = env.reset(seed=1)
@@ -75,7 +75,7 @@ def test_opening_messages_are_system_prompt_prefix():
     refused("task 99999999999", begun, env, Start(task=99999999999, seed=1))
 
 
-def test_a_turn_without_a_call_is_the_answer():
+def test_f16_a_turn_without_a_call_is_the_answer():
     env, _ = fresh()
     _, reward, terminated, truncated, info = env.step("<think>hm</think>\n yes ")
     assert (terminated, truncated, info["ending"]) == (True, False, "answered")
@@ -113,7 +113,7 @@ def test_three_roads_for_failures(name, arguments, said, status, caplog):
     assert env.step("no")[-1]["attempt"].calls[0].status == status
 
 
-def test_long_results_keep_head_tail_and_true_size_and_no_surrogates():
+def test_f17_long_results_keep_head_tail_and_true_size_and_no_surrogates():
     env, _ = fresh()
     (text,) = contents(env.step(env.call("shout", size=1000))[-1])
     assert len(text) <= 200
@@ -125,7 +125,7 @@ def test_long_results_keep_head_tail_and_true_size_and_no_surrogates():
     assert text == "a" * 10 + "?" + "z" * 10
 
 
-def test_turns_run_out():
+def test_f16_turns_run_out():
     env, _ = fresh("test/Inline-v0")
     for truncated in (False, False, True):
         observation, reward, *over, info = env.step(env.call("add", a=1))

@@ -10,9 +10,10 @@ from palaestra.errors import MissingExtra
 from palaestra.registry import adapters, services
 
 LIBRARIES = {"foreign/Gem-v0": "gem", "foreign/SkyRL-v0": "skyrl_gym", "foreign/TextArena-v0": "textarena"}
-LIBRARIES |= {"foreign/OpenEnv-v0": "openenv"}
+LIBRARIES |= {"foreign/OpenEnv-v0": "openenv", "foreign/Verifiers-v0": "verifiers", "foreign/Inspect-v0": "inspect_ai"}
 PACKAGES = {"foreign/Gem-v0": "gem-llm", "foreign/SkyRL-v0": "skyrl-gym", "foreign/TextArena-v0": "textarena"}
-PACKAGES |= {"foreign/OpenEnv-v0": "openenv-core"}
+PACKAGES |= {"foreign/OpenEnv-v0": "openenv-core", "foreign/Verifiers-v0": "verifiers"}
+PACKAGES |= {"foreign/Inspect-v0": "inspect-ai"}
 
 
 def test_there_is_an_id_for_each():
@@ -35,6 +36,15 @@ def test_a_file_may_say_which_game_is_played_and_not_which_server_is_asked():
     assert services("foreign/SkyRL-v0", {"tasks": "rows.jsonl", **config}) == config
     address = {"address": "http://a.test"}
     assert services("foreign/OpenEnv-v0", {"says": "text", **address}) == address
+
+
+@pytest.mark.parametrize(
+    ("env_id", "option"), [("foreign/Verifiers-v0", "environment"), ("foreign/Inspect-v0", "task")]
+)
+def test_a_file_names_no_module_to_import_and_no_text_for_it(env_id, option):
+    given = {option: "antigravity", "where": "http://a.test"}
+    assert services(env_id, {**given, "rows": 3, "chance": 0.25, "split": "eval"}) == given
+    assert env_id not in palaestra.registered(), "it is listed with the other packages' environments"
 
 
 def test_each_is_shown_with_its_options_also_where_its_package_is_missing(capsys):

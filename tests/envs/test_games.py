@@ -25,7 +25,7 @@ GAMES = ["palaestra/debate_v0", "palaestra/negotiation_v0", "palaestra/solver_cr
 # What PettingZoo warns of: observations are text and no arrays, spaces neither Box nor Discrete.
 @pytest.mark.filterwarnings("ignore:Observation is not a NumPy array")
 @pytest.mark.filterwarnings("ignore:(Observation|Action) space for each agent probably should be")
-def test_pettingzoos_own_tests_pass(game):
+def test_f54_pettingzoos_own_tests_pass(game):
     api_test(pettingzoo.make("aec", game), num_cycles=100)
     parallel_api_test(pettingzoo.make("parallel", game), num_cycles=100)
     seed_test(lambda: pettingzoo.make("aec", game), num_cycles=50)

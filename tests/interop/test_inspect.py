@@ -1,13 +1,18 @@
 """inspect evaluates an environment of palaestra: its tools are called, its reward is the score, BROKEN is an error."""
 
 import json
+from pathlib import Path
 
 import lookup_world
 import pytest
 from commands import run
+from foreign_harness import checked_and_evaluated, played, trained
 
 from palaestra.episode import Ending
+from palaestra.errors import UsageError
 from palaestra.record import read
+
+WORDS = {"task": f"{Path(__file__).parent}/inspect_words.py@words"}
 
 
 def answered(messages, tools, tool_choice, config):
@@ -90,3 +95,29 @@ def test_a_log_comes_back_as_episodes_and_episodes_leave_as_a_log(log, tmp_path,
     assert [sample.error is None for sample in again.samples] == [sample.error is None for sample in log.samples]
     for before, after in zip(log.samples, again.samples, strict=True):
         assert [m.text for m in after.messages] == [m.text for m in before.messages] or before.error
+
+
+def test_a_task_of_inspect_is_played_here_and_its_scorer_is_the_reward(capsys, model):
+    episodes = played("foreign/Inspect-v0", **WORDS)
+    assert {episode.ending for episode in episodes} == {Ending.ANSWERED, Ending.BROKEN}
+    for episode in episodes:
+        is_gone = episode.attempt.task.prompt.endswith("0?")
+        assert episode.reward == (None if is_gone else 1.0)
+        assert ("the server is gone" in episode.fault) == is_gone
+        assert is_gone or [call.name for call in episode.attempt.calls] == ["look_up"]
+    checked_and_evaluated(capsys, model, "foreign/Inspect-v0", chance=0.25, **WORDS)
+
+
+def test_a_wrong_answer_to_a_task_of_inspect_is_graded_and_no_fault():
+    (episode, *_) = played("foreign/Inspect-v0", lambda messages, rng: "black", **WORDS)
+    assert (episode.ending, episode.reward, episode.parts["success"]) == (Ending.ANSWERED, 0.0, 0.0)
+
+
+def test_a_step_is_trained_in_a_task_of_inspect(train_a_step):
+    trained(train_a_step("foreign/Inspect-v0", **WORDS))
+
+
+def test_a_file_of_no_task_is_refused(tmp_path):
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(UsageError, match="inspect opens no task"):
+        played("foreign/Inspect-v0", task=str(tmp_path / "empty.py"))

@@ -1,6 +1,14 @@
 """verifiers evaluates an environment of palaestra: its tools are called, its reward counts, BROKEN is an InfraError."""
 
 import lookup_world
+import pytest
+from commands import run
+from foreign_harness import checked_and_evaluated, played, trained
+
+from palaestra.episode import Ending
+from palaestra.errors import UsageError
+
+WORDS = {"environment": "verifiers_words"}
 
 
 def client(cut=False):
@@ -70,3 +78,26 @@ def test_a_turn_whose_tokens_ran_out_ends_the_episode_without_success():
     outputs = evaluated(cut=True)["outputs"]
     assert {output["reward"] for output in outputs} == {0.0}
     assert {len(output["completion"]) for output in outputs} == {1}
+
+
+def test_an_environment_of_verifiers_is_played_here_and_its_rubric_is_the_reward(capsys, model):
+    episodes = played("foreign/Verifiers-v0", **WORDS)
+    assert {episode.ending for episode in episodes} == {Ending.ANSWERED, Ending.BROKEN}
+    for episode in episodes:
+        is_gone = episode.attempt.task.prompt.endswith("0?")
+        assert episode.reward == (None if is_gone else 1.0)
+        assert ("the server is gone" in episode.fault) == is_gone
+        assert is_gone or [call.name for call in episode.attempt.calls] == ["look_up"]
+    checked_and_evaluated(capsys, model, "foreign/Verifiers-v0", chance=0.25, **WORDS)
+
+
+def test_a_step_is_trained_in_an_environment_of_verifiers(train_a_step):
+    trained(train_a_step("foreign/Verifiers-v0", **WORDS))
+
+
+def test_a_name_of_no_environment_is_refused(capsys):
+    with pytest.raises(UsageError, match="opens no environment 'no-such-words'"):
+        played("foreign/Verifiers-v0", environment="no-such-words")
+    status, out, err = run(capsys, "check", "foreign/Verifiers-v0")
+    assert status
+    assert "needs the option environment" in out + err

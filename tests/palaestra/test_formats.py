@@ -120,7 +120,7 @@ def test_reads_back_what_is_said_before_the_calls(name):
 
 
 @EVERY
-def test_never_raises_and_faults_teach(name):
+def test_f15_never_raises_and_faults_teach(name):
     form = formats.get(name)
     examples = {formats.get(other).EXAMPLE for other in formats.FORMATS} if name == "auto" else {form.EXAMPLE}
 
@@ -192,7 +192,7 @@ def test_text_behind_the_last_call_changes_no_call(name):
 
 
 @EVERY
-def test_thinking_is_never_read_for_calls(name):
+def test_f15_thinking_is_never_read_for_calls(name):
     """Rule 5: closed, unclosed, and opened by the template."""
     form = formats.get(name)
     call = form.render([CALL])
@@ -243,7 +243,7 @@ def test_json_is_read_with_trailing_commas_and_raw_newlines_and_marked(name):
 
 
 @EVERY
-def test_calls_in_a_turn_are_capped(name):
+def test_f15_calls_in_a_turn_are_capped(name):
     """Rule 10."""
     form = formats.get(name)
     parsed = form.parse(form.render([CALL] * 100), TOOLS)

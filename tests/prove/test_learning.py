@@ -52,7 +52,7 @@ def lesson(pupil, config):
     return local, curve
 
 
-def test_success_rises_from_a_bad_habit_to_near_perfection(pupil, before):
+def test_f55_success_rises_from_a_bad_habit_to_near_perfection(pupil, before):
     assert before.sampled.success <= 0.40
     assert before.sampled.tool_share <= 0.45
     assert before.sampled.success_with_tool >= 0.80
@@ -67,7 +67,7 @@ def test_success_rises_from_a_bad_habit_to_near_perfection(pupil, before):
     assert max(gaps) < 1e-4
 
 
-def test_nothing_rises_on_average_when_rewards_are_shuffled(pupil, before):
+def test_f55_nothing_rises_on_average_when_rewards_are_shuffled(pupil, before):
     # Without a signal the share of tool use is a random walk, which may end high; its mean must not rise.
     config = changed(CONFIG, {"steps": 16})
     reached = []

@@ -48,7 +48,7 @@ MUTATIONS = {
         "trainers/losses/importance_correction.py",
         "weight_S = _weights(log_ratio_S,",
         "weight_S = _weights(log_ratio_S * 1e9,",
-        "trainers/test_correction.py::test_what_is_rejected_leaves_the_denominator",
+        "trainers/test_correction.py::test_f52_what_is_rejected_leaves_the_denominator",
     ),
     "groups keyed by prompt text": Mutation(
         SAMPLER,
@@ -69,7 +69,7 @@ MUTATIONS = {
         UPDATE,
         "token_weights([correction.token_counts[i] for i in part],",
         "token_weights([batch.lengths[i] for i in part],",
-        "trainers/test_correction.py::test_what_is_rejected_leaves_the_denominator",
+        "trainers/test_correction.py::test_f52_what_is_rejected_leaves_the_denominator",
     ),
     "the only losing rollout dropped": Mutation(
         SAMPLER, "if scored.terms is None or", "if scored.terms is None or episode.ending == 'length_limit' or", CUT
@@ -81,13 +81,13 @@ MUTATIONS = {
         ADVANTAGES,
         "if np.ptp(rewards_G) > 0:\n            advantages_E[members] = (rewards_G",
         "if True:\n            advantages_E[members] = (rewards_G",
-        "trainers/test_advantages.py::test_equal_rewards_give_exact_zeros",
+        "trainers/test_advantages.py::test_f09_equal_rewards_give_exact_zeros",
     ),
     "micro-batch means averaged": Mutation(
         UPDATE,
         "loss = (result.loss_S * micro.weights_N[sampled_N]).sum()",
         "loss = result.loss_S.mean()",
-        "trainers/test_update.py::test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch",
+        "trainers/test_update.py::test_f03_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch",
     ),
     "KL leaking into returns": Mutation(
         "trainers/learn/score_batch.py",
@@ -111,7 +111,7 @@ MUTATIONS = {
         UPDATE,
         "micro.old_N[sampled_N],",
         "logprobs_N[sampled_N].detach(),",
-        "trainers/test_update.py::test_several_passes_take_several_steps_and_ratios_stay_those_to_who_sampled",
+        "trainers/test_update.py::test_f53_several_passes_take_several_steps_and_ratios_stay_those_to_who_sampled",
     ),
     "an engine that tells an old version": Mutation(
         "trainers/learn/learner.py", "version=self.step)", "version=0)", CLEAN_TCR

@@ -60,7 +60,7 @@ KL = {"recipe": "grpo-t", "beta": 0.1, "lr_schedule": "constant"}
 
 
 @pytest.mark.parametrize("changes", [{}, pytest.param(KL, marks=pytest.mark.prove)], ids=["tcr", "kl"])
-def test_a_run_that_stops_after_any_step_is_the_one_that_never_stopped(model, tmp_path, changes):
+def test_f56_a_run_that_stops_after_any_step_is_the_one_that_never_stopped(model, tmp_path, changes):
     config = run_of(model, **changes)
     learner = on(tmp_path / "whole", config)
     assert learner.step == STEPS

@@ -1,11 +1,13 @@
 """Raising the tiny agent: the bad habit, the gate, and what happens when initial weights are stuck."""
 
 import json
+from types import SimpleNamespace
 
 import families
 import gymnasium
 import pytest
 import torch
+from batches import TOKENIZER
 from going import on, random_agent, run_of
 from safetensors.torch import load_file
 
@@ -104,6 +106,14 @@ def test_the_gate_really_plays(two_hop):
     how = {"seed": 0, "limits": TokenLimits(72, 256), "slots": 4, "device_name": "cpu"}
     with pytest.raises(TrainingHalted):
         cold_start(two_hop, DEMONSTRATOR, **how, config=config, sft=SFTConfig(batch_rows=4))
+
+
+def test_the_engine_holds_no_cache_while_the_agent_imitates(two_hop):
+    local = serve(tiny_model(len(TOKENIZER), layers=1, seed=0), TOKENIZER, slots=4)
+    measure = SimpleNamespace(of=len)
+    for _ in range(2):  # It can play again.
+        assert room._reached(local, two_hop, TokenLimits(8, 256), measure, 4) == 4
+        assert local.agent.engine.held_bytes == 0
 
 
 def nothing(*_, **__):

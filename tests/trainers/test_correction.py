@@ -32,7 +32,7 @@ ROWS = np.array([0, 0, 0, 1, 1, 2])
     ],
     ids=str,
 )
-def test_weights_are_those_of_worked_numbers(correction, expected):
+def test_f52_weights_are_those_of_worked_numbers(correction, expected):
     np.testing.assert_allclose(correction(np.log(RATIOS), ROWS), expected, rtol=1e-12)
     assert (correction(np.log(RATIOS), ROWS) <= getattr(correction, "cap", math.inf)).all()
     assert np.isfinite(correction(np.array([-1e4, 1e4]), np.array([0, 1]))).all()
@@ -62,7 +62,7 @@ def stepped(correction, spoil=0.0, **changes):
 
 
 @pytest.mark.parametrize("correction", ["truncated", "masked"])
-def test_where_engine_and_learner_agree_a_correction_changes_nothing(correction):
+def test_f52_where_engine_and_learner_agree_a_correction_changes_nothing(correction):
     plain, _ = stepped("none")
     after, figures = stepped(correction)
     for name, weight in after.items():
@@ -71,7 +71,7 @@ def test_where_engine_and_learner_agree_a_correction_changes_nothing(correction)
     assert figures["correction/effective_share"] == pytest.approx(1)
 
 
-def test_what_is_rejected_leaves_the_denominator():
+def test_f52_what_is_rejected_leaves_the_denominator():
     """A step with an episode that is rejected is, for the others, as if it had not been played."""
     _, whole = stepped("masked", spoil=3.0)
     assert whole["correction/kept_share"] == pytest.approx(13 / 18)

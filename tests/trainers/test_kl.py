@@ -9,7 +9,7 @@ from palaestra.trainers.losses.kl import ESTIMATORS, KL, KL_ESTIMATORS, k1, k2, 
 
 
 @given(st.floats(-100, 0), st.floats(-100, 0))
-def test_it_is_never_negative_and_bounded(logprob, reference):
+def test_f51_it_is_never_negative_and_bounded(logprob, reference):
     value = float(k3(torch.tensor(logprob), torch.tensor(reference)))
     assert -1e-6 <= value <= 10
 
@@ -24,7 +24,7 @@ def test_its_values():
     torch.testing.assert_close(found, torch.tensor([0.1065307, 0.1487213]))
 
 
-def test_its_mean_over_the_policy_is_the_kl():
+def test_f51_its_mean_over_the_policy_is_the_kl():
     policy, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.4, 0.4, 0.2])
     exact = float((policy * (policy / reference).log()).sum())
     for estimator in (k1, k3):

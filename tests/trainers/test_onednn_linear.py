@@ -26,9 +26,10 @@ pytestmark = pytest.mark.skipif(not packed_layers.can_pack(MODEL), reason="torch
 @pytest.fixture
 def products(monkeypatch):
     """The shapes of all products by oneDNN, which are made for small models too."""
-    shapes, product = [], onednn_linear._product
+    shapes, product = [], onednn_linear.onednn_product
     monkeypatch.setattr(packed_layers, "_LEAST", 1)
-    monkeypatch.setattr(onednn_linear, "_product", lambda *two: shapes.append([m.shape for m in two]) or product(*two))
+    counted = lambda *two: shapes.append([m.shape for m in two]) or product(*two)  # noqa: E731
+    monkeypatch.setattr(onednn_linear, "onednn_product", counted)
     return shapes
 
 

@@ -43,13 +43,13 @@ def one(ratio, advantage, **changes):
         (1.00, 1.5, 0.28, -1.50, -1.50),
     ],
 )
-def test_the_clip_has_two_sides(ratio, advantage, epsilon_high, loss, slope):
+def test_f06_the_clip_has_two_sides(ratio, advantage, epsilon_high, loss, slope):
     found, found_slope, _ = one(ratio, advantage, epsilon_high=epsilon_high)
     assert found == pytest.approx(loss, rel=1e-5)
     assert found_slope == pytest.approx(slope, rel=1e-5)
 
 
-def test_the_dual_clip_bounds_what_a_bad_token_costs():
+def test_f07_the_dual_clip_bounds_what_a_bad_token_costs():
     loss, slope, _ = one(50.0, -1.5)
     assert loss == pytest.approx(15.0)
     assert slope == 0
@@ -67,7 +67,7 @@ def test_what_is_clipped_is_counted_on_the_side_where_it_bites(ratio, advantage,
     assert (result.clipped_low, result.clipped_high) == (low, high)
 
 
-def test_the_ratio_of_a_sequence_is_the_exponential_of_its_mean_log_ratio_and_its_gradient_that_of_the_closed_form():
+def test_f04_the_ratio_of_a_sequence_is_the_exponential_of_its_mean_log_ratio_with_the_gradient_of_that_form():
     log_ratios = torch.tensor([0.1, -0.05, 0.02], requires_grad=True)
     closed = -1.7 * torch.exp(log_ratios.mean())
     closed.backward()
@@ -103,7 +103,7 @@ def test_a_ratio_that_ran_away_has_a_finite_loss(settings):
     assert bool(torch.isfinite(moved([90.0, 95.0], [1.0, 1.0], **settings)[1]).all())
 
 
-def test_tokens_weigh_the_same_or_samples_do():
+def test_f03_f05_tokens_weigh_the_same_or_samples_do():
     """Episodes of one and of nine tokens (and one that never spoke)."""
     assert token_weights([1, 9, 0], "token") == [0.1, 0.1, 0.1]
     assert token_weights([1, 9, 0], "sample") == pytest.approx([1 / 2, 1 / 18, 1 / 2])

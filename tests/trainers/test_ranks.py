@@ -21,7 +21,8 @@ import torch
 from batches import TOKENIZER, restless, same
 from going import STEPS, on, random_agent, run_of, step_folder, told
 from rank_job import again
-from rank_step import figures
+from rank_step import CASES
+from rank_step import steps as stepped_alone
 from safetensors.torch import load_file
 
 from palaestra import ConfigError
@@ -48,6 +49,10 @@ ALL_OF_IT = {
     "micro_batch_tokens": 60,
     "gradient_checkpointing": True,
 }
+
+
+STOPPED = {"adapter": {"lora_r": 4}, "8 bits": {"optimizer_bits": 8}, "critic": {"recipe": "ppo"}}
+_TWICE = [("", 2), ("", STEPS), ("-whole", STEPS)]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 6])
@@ -118,8 +123,6 @@ def _fields(one):
     "changes",
     [
         {"algorithm": "muon"},
-        {"optimizer_bits": 8},
-        {"lora_r": 4},
         {"num_prompts": 1},
         {"urls": ("http://127.0.0.1:1",), "kind": "vllm"},
     ],
@@ -170,6 +173,7 @@ def runs(tmp_path_factory):
         *((root / f"then-two-{name}", *plan, 0) for name, plan in moved.items()),
         *((root / f"then-two-{name}", *plan, STEPS) for name, plan in moved.items()),
         *((root / f"then-one-{name}", *plan, 2) for name, plan in moved.items()),
+        *((root / f"{name}{end}", model, STOPPED[name], steps) for end, steps in _TWICE for name in STOPPED),
         (root / "stopped", model, {}, 2),
         (root / "stopped", model, {}, STEPS),
         folder=root,
@@ -194,14 +198,32 @@ def untied_agent(folder):
     return folder
 
 
-def test_the_gradient_of_two_ranks_is_the_sum_of_their_parts_and_no_average(tmp_path):
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory):
+    """What two ranks made of each case."""
+    tmp_path = tmp_path_factory.mktemp("steps")
     script = [sys.executable, str(Path(__file__).with_name("rank_step.py")), str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=150)
     assert not done.returncode, done.stderr
-    ours, alone = json.loads((tmp_path / "figures.json").read_text()), figures()
+    return json.loads((tmp_path / "steps.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_take_the_step_of_one(stepped, case):
+    """The gradient is the sum of their parts, and no average. Blocks of 8 bits begin anew in each shard."""
+    limit = 5e-5 if case == "8 bits" else 1e-5
+    (ours, our_weights, _), (alone, weights_alone, *_) = stepped[case], stepped_alone(case)
     assert alone["grad_norm"] > 0
-    for name in ("grad_norm", "loss", "entropy/learned"):
+    for name in {"grad_norm", "loss", "entropy/learned", "kl", "critic/loss"} & alone.keys():
         assert ours[name] == pytest.approx(alone[name], rel=1e-4, abs=1e-6)
+    assert our_weights.keys() == weights_alone.keys()
+    for name, weight in weights_alone.items():
+        assert torch.allclose(torch.tensor(our_weights[name]), torch.tensor(weight), rtol=0, atol=limit), name
+
+
+def test_gradients_are_summed_over_the_ranks_once_a_mini_batch(stepped):
+    once, each = stepped["plain"][2], stepped["each pass"][2]
+    assert once > 0 and each == 3 * once, "each rank makes three passes"
 
 
 @pytest.mark.prove
@@ -246,6 +268,12 @@ def test_two_ranks_that_stop_go_on_bit_by_bit(runs):
         for file in sorted((theirs / "training").iterdir()):
             assert same(load_file(ours / "training" / file.name), load_file(file))
         assert same(weights(ours), weights(theirs))
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", STOPPED)
+def test_adapters_critics_and_moments_in_8_bits_go_on_with_two_ranks_that_stop(runs, name):
+    assert told(runs.root / name) == told(runs.root / f"{name}-whole")
 
 
 @pytest.mark.prove

@@ -6,6 +6,8 @@ import pytest
 
 from palaestra import ConfigError
 from palaestra.cli import main
+from palaestra.trainers import grpo_config, laptop_config, tiny_config
+from palaestra.trainers.config.paper_runs import RUNS, run_settings
 from palaestra.trainers.config.recipe_sources import SOURCES, sourced
 from palaestra.trainers.config.recipes import RECIPES, find_recipe
 from palaestra.trainers.validation import flat, plain
@@ -92,3 +94,44 @@ def test_recipes_are_printed_resolved(capsys):
     assert "4.3" in shown["loss.epsilon_high"]["source"]
     assert main(["recipes", "demiagent"]) == 2
     assert "did you mean 'demyagent'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_f08_a_recipe_is_its_papers_run_and_what_the_user_names_wins(name):
+    values = flat(plain(grpo_config("x", name)))
+    assert {key: values[key] for key in RUNS[name]} == {key: value for key, (value, _) in RUNS[name].items()}
+    assert all(source for _, source in RUNS[name].values())
+    assert grpo_config("x", name, num_generations=3).play.num_generations == 3
+    if name.startswith("reagent"):
+        assert run_settings(name).items() >= {"num_generations": 8, "temperature": 0.7, "learning_rate": 5e-7}.items()
+        assert values["steps"] == 300
+
+
+def test_a_laptop_keeps_the_papers_temperature_and_the_tiny_agent_its_own():
+    laptop, tiny = laptop_config("x", "reagent-u"), tiny_config("x", "reagent-u")
+    assert laptop.play.temperature == 0.7
+    assert laptop.steps == laptop_config("x").steps == 10
+    assert tiny.play.temperature == 1.0
+
+
+def test_recipes_prints_the_papers_run_with_sources(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["recipes", "reagent-u"]) == 0
+    printed = capsys.readouterr().out
+    assert "--play.num-generations" in printed
+    assert "5e-07" in printed
+    assert "turns of an episode" in printed
+
+
+def test_on_the_command_line_the_recipe_brings_its_run_and_options_and_presets_win():
+    from palaestra.cli.train import parse
+
+    def parsed(*words):
+        return parse(["two-hop", "--recipe", "reagent-u", *words], "palaestra train").config
+
+    own = parsed("--model", "m", "--play.num-generations", "3", "--recipe.judge.url", "http://127.0.0.1:1")
+    assert (own.play.num_generations, own.play.temperature, own.steps) == (3, 0.7, 300)
+    laptop = parsed("--model", "m", "--preset", "laptop")
+    assert (laptop.play.num_prompts, laptop.play.temperature, laptop.steps) == (4, 0.7, 10)
+    tiny = parsed()
+    assert (tiny.play.num_prompts, tiny.play.temperature, tiny.steps) == (12, 1.0, 50)

@@ -1,5 +1,7 @@
 """A model in bfloat16, with small optimizer state, with checkpointed layers or an adapter learns as it should."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import families
@@ -27,6 +29,7 @@ from palaestra.trainers.run import checkpoint
 from palaestra.trainers.run.memory_errors import naming_memory_settings
 from palaestra.trainers.run.saved_config import read_config
 from palaestra.trainers.scale import optimizer_offload
+from palaestra.trainers.scale.moment_levels import narrowed, widened
 from palaestra.trainers.setup import open_run
 from palaestra.trainers.setup.open_run import as_opened, check_scale, open_model, settled
 from palaestra.trainers.validation import changed
@@ -228,6 +231,18 @@ def test_a_gradient_that_is_no_number_leaves_masters_and_weights_as_they_were():
     assert learner.torn
 
 
+def test_a_learner_and_its_optimizer_state_are_freed_without_the_garbage_collector():
+    learner = learner_of(model_of())
+    descend(learner)
+    freed = [weakref.ref(learner.optimizers[0]), weakref.ref(learner.model)]
+    gc.disable()
+    try:
+        del learner
+        assert [reference() for reference in freed] == [None, None]
+    finally:
+        gc.enable()
+
+
 def test_the_reference_of_an_adapted_model_is_its_base_and_no_second_model():
     model = restless()
     other = weights(model)
@@ -367,3 +382,18 @@ def test_bfloat16_on_a_cpu_without_instructions_for_it_is_noted(agent, tmp_path,
     assert notes["float32"] == notes["auto"] == ""
     monkeypatch.setattr(open_run, "has_bfloat16", lambda: True)
     assert settled(run_of(agent, precision="bfloat16"), tmp_path)[1] == ""
+
+
+def test_moments_in_8_bits_are_the_same_levels_after_a_checkpoint_of_ranks():
+    learner = learner_of(model_of(), optimizer_bits=8)
+    descend(learner, 3)
+    (optimizer,) = learner.optimizers
+    for weight in learner.masters.stepped.values():
+        state = optimizer.state[weight]
+        again = narrowed(widened(state), weight)
+        assert again.keys() == state.keys()
+        for name, value in state.items():
+            if name.startswith("state") and value.dtype == torch.uint8:
+                assert torch.equal(again[name], value), name
+            elif torch.is_tensor(value):
+                assert torch.allclose(again[name], value, rtol=1e-6, atol=0), name

@@ -74,7 +74,7 @@ def test_the_loss_is_the_mean_surprise_of_assistant_tokens():
     assert figures["learning_rate"] == 0.0
 
 
-def test_only_assistant_tokens_are_imitated():
+def test_f18_only_assistant_tokens_are_imitated():
     said = "".join(CHAT.tokenizer.decode(row.ids[row.sampled].tolist()) for row in ROWS)
     for talk in TALKS:
         for message in talk:
@@ -87,7 +87,7 @@ def test_only_assistant_tokens_are_imitated():
 
 
 @pytest.mark.parametrize("family", ["qwen2.5", "qwen3", "qwen3-2507", "llama3", "tiny"])
-def test_consecutive_tool_results_are_context_and_shown_as_the_template_shows_them(family):
+def test_f18_consecutive_tool_results_are_context_and_shown_as_the_template_shows_them(family):
     chat = families.chat(family)
     messages = [
         {"role": "user", "content": "question"},

@@ -17,7 +17,7 @@ def terms(reward, statuses, *, shaping=TCR, said=(5,)):
 
 
 @pytest.mark.parametrize(("calls", "total"), [(0, -1.0), (2, -0.8), (4, -0.6), (10, -0.6)])
-def test_a_wrong_answer_rises_with_calls_to_a_bound(calls, total):
+def test_f10_a_wrong_answer_rises_with_calls_to_a_bound(calls, total):
     assert sum(terms(0.0, [Status.OK] * calls).values()) == pytest.approx(total)
 
 
@@ -27,7 +27,7 @@ def test_calls_that_did_not_work_earn_nothing(status):
     assert terms(0.0, [status, Status.OK])["tool_bonus"] == pytest.approx(0.1)
 
 
-def test_a_right_answer_gets_no_bonus_unless_the_recipe_says_so():
+def test_f10_a_right_answer_gets_no_bonus_unless_the_recipe_says_so():
     assert sum(terms(1.0, [Status.OK] * 3).values()) == 1.0
     printed = replace(TCR, bonus_on_correct=True)
     assert sum(terms(1.0, [Status.OK] * 3, shaping=printed).values()) == pytest.approx(1.3)
@@ -48,7 +48,7 @@ def test_the_bonus_never_lowers_an_outcome():
 @pytest.mark.parametrize(
     ("length", "penalty"), [(16384, 0), (17408, -0.25), (18432, -0.5), (20480, -1), (25000, -1), (0, 0)]
 )
-def test_the_overlong_penalty(length, penalty):
+def test_f11_the_overlong_penalty(length, penalty):
     assert overlong(length, 20480, 4096) == penalty
 
 

@@ -27,7 +27,7 @@ MATRIX = [[1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.5, 0.9
 ANSWERS = [["a", "b", " a\n", "a"], ["x", "x", None, "y"], ["q", "r", None], ["s", "t", "u", "v"]]
 
 
-def test_the_figures_of_a_matrix_worked_by_hand():
+def test_f23_the_figures_of_a_matrix_worked_by_hand():
     assert avg_at_k(MATRIX) == pytest.approx([0.75, 0.25, 1 / 3, 0.4])
     assert pass_at_k(MATRIX, 1) == pytest.approx([0.75, 0.25, 1 / 3, 0.0])
     # 1 - C(1,2)/C(4,2) = 1, 1 - C(3,2)/C(4,2) = 1/2, 1 - C(2,2)/C(3,2) = 2/3
@@ -64,7 +64,7 @@ def test_only_full_success_is_a_pass():
     assert pass_at_k([[np.nextafter(1.0, 0.0), 0.0]], 2)[0] == 1.0
 
 
-def test_the_papers_best_is_drawn_as_their_code_draws_it():
+def test_f23_the_papers_best_is_drawn_as_their_code_draws_it():
     """1000 times k indices, one after the other, from the generator seeded with 42; then the mean of the best."""
     row = [0.0, 0.2, 1.0, 0.0, 0.7]
     generator = np.random.RandomState(42)

@@ -110,7 +110,7 @@ def test_a_copy_of_a_group_teaches_by_its_weight_and_within_the_bound(monkeypatc
         {"recipe": "grpo-scr", "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.1, "kl_estimator": "k2"},
     ],
 )
-def test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkeypatch, changes):
+def test_f03_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkeypatch, changes):
     specs = [(0, [2], 1.0), (0, [30], 0.0), (0, [3, 3], 0.0), (0, [12], 1.0)]
     if "beta" in changes:
         changes = {**changes, "reference": tiny_model(40, layers=2, seed=6)}
@@ -245,7 +245,7 @@ def test_rows_of_a_rewritten_history_are_counted(monkeypatch):
     assert learned(monkeypatch, batch_of(episodes), model).metrics["episodes/extra_rows"] == 1.0
 
 
-def test_several_passes_take_several_steps_and_ratios_stay_those_to_who_sampled(monkeypatch):
+def test_f53_several_passes_take_several_steps_and_ratios_stay_those_to_who_sampled(monkeypatch):
     specs = [(0, [4], 1.0), (0, [6], 0.0), (1, [3], 0.0), (1, [2, 2], 1.0)]
     one, _, _ = by_hand(monkeypatch, specs, num_mini_batches=2, learning_rate=1e-2)
     three, _, _ = by_hand(monkeypatch, specs, num_mini_batches=2, num_iterations=3, learning_rate=1e-2)

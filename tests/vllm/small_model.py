@@ -14,7 +14,9 @@ LONGEST = 512
 STOPS = frozenset(range(0, 512, 30))
 
 
-def make_model(folder: Path, *, tied: bool, texts: tuple[str, ...] = ("What is 17 * 23? Answer: 391",)) -> Any:
+def make_model(
+    folder: Path, *, tied: bool, texts: tuple[str, ...] = ("What is 17 * 23? Answer: 391",), positions: int = 1024
+) -> Any:
     """A random model with heads of 32, which is the least that vLLM's CPU build takes."""
     torch.manual_seed(1 + tied)
     config = Qwen3Config(
@@ -25,7 +27,7 @@ def make_model(folder: Path, *, tied: bool, texts: tuple[str, ...] = ("What is 1
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=1024,
+        max_position_embeddings=positions,
         tie_word_embeddings=tied,
         eos_token_id=0,
         pad_token_id=0,

@@ -25,6 +25,7 @@ from palaestra.trainers.losses.group_advantages import (
     OptimalBaseline,
 )
 from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened, served_by_turn, turn_of_tokens
+from palaestra.trainers.losses.tree_advantages import TreeNormalized, trees_of
 
 _Values = Sequence[Any] | Floats
 """One value per sample: a number, or an array with one number for each of its sampled tokens."""
@@ -141,7 +142,7 @@ def compared_in_groups(recipe: Recipe) -> bool:
     return (
         in_group
         or getattr(advantage, "ordered", False)
-        or isinstance(advantage, LeaveOneOut | OptimalBaseline | TurnAdvantage)
+        or isinstance(advantage, LeaveOneOut | OptimalBaseline | TurnAdvantage | TreeNormalized)
     )
 
 
@@ -166,6 +167,11 @@ def _group(advantage: GroupNormalized, inputs: _Inputs) -> _Values:
     if advantage.scale_rewards == "group":
         return _standardized(inputs.rewards_E, inputs.groups_E, _EPSILON)
     return centred_E / (_deviation(inputs.rewards_E) + _EPSILON)
+
+
+def _tree(_: TreeNormalized, inputs: _Inputs) -> _Values:
+    in_group_E = _standardized(inputs.rewards_E, inputs.groups_E, _EPSILON)
+    return in_group_E + _standardized(inputs.rewards_E, trees_of(inputs.batch), _EPSILON)
 
 
 def _leave_one_out(_: LeaveOneOut, inputs: _Inputs) -> _Values:
@@ -233,6 +239,7 @@ def _gae(advantage: GAE, inputs: _Inputs) -> _Values:
 _FORMS: dict[type, Callable[[Any, _Inputs], _Values]] = {
     GroupNormalized: _group,
     LeaveOneOut: _leave_one_out,
+    TreeNormalized: _tree,
     OptimalBaseline: _optimal_baseline,
     GreedyBaseline: _greedy_baseline,
     TurnAdvantage: _turns,

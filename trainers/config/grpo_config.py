@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from palaestra.errors import ConfigError
 from palaestra.options import SERVICE
 from palaestra.trainers.config.env_config import EnvConfig
+from palaestra.trainers.config.paper_runs import run_settings
 from palaestra.trainers.config.recipes import Recipe, find_recipe
 from palaestra.trainers.config.sections_config import (
     BatchOptimizerConfig,
@@ -123,7 +124,7 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
     preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
     if preset.longest_prefix:
         settings |= {"max_prefix_tokens": 256, "max_episode_tokens": 512}
-    config = grpo_config(env_id, preset, **{**settings, **changes})
+    config = changed(GRPOConfig(EnvConfig(env_id), recipe=preset), {**settings, **changes})
     # A shaping of your own may have no such setting.
     if "max_completion_length" in changes or not hasattr(config.recipe.shaping, "max_completion_length"):
         return config
@@ -131,8 +132,10 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
 
 
 def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
-    """Return the settings that train a small pretrained model on two CPU cores. For 135 million weights a step takes
-    about 20 s with an adapter and turns of 24 tokens (docs/benchmarks.md). `changes` are settings by name.
+    """Return the recipe's settings with those of a small pretrained model on two CPU cores on top.
+
+    For 135 million weights a step takes about 20 s with an adapter and turns of 24 tokens (docs/benchmarks.md).
+    `changes` are settings by name.
 
     If demonstrations are asked for, the imitation before the run is short: two passes over about 96 episodes.
     """
@@ -147,7 +150,7 @@ def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any
         "ordered": True,
         "learning_rate": 2e-5,
         "num_mini_batches": 2,
-        "micro_batch_tokens": 2048,
+        "micro_batch_tokens": 768,
         "checkpoint_every": 5,
         "recorded_groups": 4,
         "imitation_gate": 0.6,
@@ -159,13 +162,19 @@ def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any
         "gate_episodes": 64,
         "imitation_batch_rows": 8,
     }
-    config = grpo_config(env_id, recipe, **{**settings, **changes})
+    preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if preset.longest_prefix:
+        settings |= {"max_prefix_tokens": 512, "max_episode_tokens": 1024}
+    config = grpo_config(env_id, preset, **{**settings, **changes})
     if "max_completion_length" in changes or not hasattr(config.recipe.shaping, "max_completion_length"):
         return config
     return changed(config, {"max_completion_length": config.longest_row})
 
 
 def grpo_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
-    """Return the settings of GRPO-TCR's authors, for your own model. `changes` are settings of any section, by name."""
+    """Return the settings of the recipe's authors, for your own model: those of play and optimizer too, where the
+    recipe is of one of the three papers, and else those of GRPO-TCR. `changes` are settings of any section, by name.
+    """
     preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    return changed(GRPOConfig(EnvConfig(env_id), recipe=preset), changes)
+    settings = run_settings(preset.recipe_name)
+    return changed(GRPOConfig(EnvConfig(env_id), recipe=preset), {**settings, **changes})

@@ -36,6 +36,7 @@ from palaestra.trainers.losses.importance_correction import CORRECTIONS
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
 from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened
+from palaestra.trainers.losses.tree_advantages import TreeNormalized
 from palaestra.trainers.parts import part_name
 from palaestra.trainers.reward.reward_model import ReasoningReward
 from palaestra.trainers.reward.staged_shaping import StagedShaping
@@ -43,11 +44,19 @@ from palaestra.trainers.reward.terms import Shaping
 from palaestra.trainers.samplers.dapo import Dynamic
 from palaestra.trainers.samplers.posterior import Posterior
 from palaestra.trainers.samplers.reagent_u import Refined
+from palaestra.trainers.samplers.tree import Tree
 from palaestra.trainers.samplers.uniform import Uniform
 from palaestra.trainers.samplers.vspo import VSPO
 from palaestra.trainers.validation import NOT_NEGATIVE, PARTS, POSITIVE, check_fields
 
-SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": VSPO, "posterior": Posterior, "refined": Refined}
+SAMPLERS = {
+    "uniform": Uniform,
+    "dynamic": Dynamic,
+    "value": VSPO,
+    "posterior": Posterior,
+    "refined": Refined,
+    "tree": Tree,
+}
 """Samplers by name: they choose the tasks to play and the groups of a batch."""
 SHAPINGS = {"outcome": Shaping, "progressive": StagedShaping}
 """Functions by name that compute the terms of the training reward."""
@@ -58,6 +67,7 @@ ADVANTAGES = {
     "greedy-baseline": GreedyBaseline,
     "whitened": Whitened,
     "turns": TurnAdvantage,
+    "tree": TreeNormalized,
     "gae": GAE,
     "successes": Successes,
     "shuffled": Shuffled,
@@ -202,6 +212,8 @@ RECIPES = {
             loss=Clip(0.2, 0.34, None),
             aggregation="sample",
         ),
+        Recipe("tree-grpo", Tree(), OUTCOME, advantage=TreeNormalized(), loss=PLAIN, kl=KL(0.001)),
+        Recipe("arpo", Tree(branch_at="entropy"), OUTCOME, loss=PLAIN),
         Recipe("vspo", sampler=VSPO(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
         Recipe("prs", shaping=StagedShaping(), loss=PLAIN, kl=KL(0.001)),
         Recipe(

@@ -40,7 +40,7 @@ class PlayConfig:
     """Episodes of each task: one group."""
     temperature: Annotated[float, POSITIVE] = 1.0
     """Sampling temperature, in play and in the loss."""
-    max_turn_tokens: Annotated[int, COUNT] = 4096
+    max_turn_tokens: Annotated[int, COUNT] = 20_480
     """Maximum tokens of a turn; a turn that is cut there ends its episode."""
     max_episode_tokens: Annotated[int | None, Field(ge=2)] = None
     """Maximum tokens of a row: prompt, tool results and responses. By default the recipe's longest response
@@ -169,6 +169,10 @@ class ScaleConfig:
     optimizer_bits: Literal[32, 8] | None = None
     """Bits of AdamW's two moments: with 8 they take 2 bytes per trained weight, not 8 (palaestra[quantized]). By
     default 32, or what fits."""
+    reduce_each_pass: bool | None = None
+    """With several ranks: sum gradients over the ranks after each backward pass, so that a rank holds its share of
+    them. Otherwise they are summed once a mini-batch, and a rank holds whole float32 gradients until then. None: chosen
+    by the memory of a GPU; otherwise False."""
     optimizer_offload: bool | None = None
     """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU only during its steps. By
     default False, or what fits."""

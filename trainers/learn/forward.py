@@ -88,6 +88,12 @@ def shares_beginnings(model: Any) -> bool:
     return _known[model] and model.config.get_text_config()._attn_implementation == NAME
 
 
+def assume_sharing(model: Any, of: Any) -> None:
+    """Take over what was found for another model of the same architecture: a part of a model cannot be tested."""
+    _known[model] = shares_beginnings(of)
+    model.set_attn_implementation(of.config.get_text_config()._attn_implementation)
+
+
 @torch.no_grad()
 def _tried(model: Any) -> bool:
     """Return whether rows computed together, with shared prefixes, get the same hidden states as each row alone."""

@@ -15,23 +15,21 @@ import torch
 
 from palaestra.agents import Agent
 from palaestra.agents.adapters import adapted, adapter_off
-from palaestra.agents.engines.torch_engine import TorchEngine
-from palaestra.agents.head import head_of
-from palaestra.agents.local_model import LocalModel
+from palaestra.agents.head import assume_head
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.sft_config import SFTConfig
-from palaestra.trainers.learn.forward import shares_beginnings
+from palaestra.trainers.learn.forward import assume_sharing
 from palaestra.trainers.learn.learning_rate import rate_at
 from palaestra.trainers.losses.critic import Critic
 from palaestra.trainers.losses.onednn_linear import fast_linear
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
-from palaestra.trainers.scale.fsdp import divided, whole_number, whole_weights
+from palaestra.trainers.scale.fsdp import divided, trained_weights, whole_number, whole_weights
 from palaestra.trainers.scale.master_weights import Masters
 from palaestra.trainers.scale.optimizer_offload import HostMemory
 from palaestra.trainers.scale.optimizers import make_optimizers
-from palaestra.trainers.scale.ranks import ALONE, Ranks, here
+from palaestra.trainers.scale.ranks import ALONE, Ranks
 
 RunConfigT = TypeVar("RunConfigT", bound=GRPOConfig | SFTConfig)
 MAX_SKIPPED = 3
@@ -85,8 +83,6 @@ class Learner(Generic[RunConfigT]):
         self.masters = Masters(self.model)
         self.optimizers = make_optimizers(self.model, self.masters, self.config.optimizer, scale)
         self._bases = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
-        for optimizer in self.optimizers:
-            optimizer.register_step_pre_hook(self._tear)
         if scale.optimizer_offload:
             self._host = HostMemory(self.optimizers, self.masters)
 
@@ -123,6 +119,8 @@ class Learner(Generic[RunConfigT]):
         """
         max_norm = self.config.optimizer.max_grad_norm
         norm = whole_number(self.masters.clip_gradients(max_norm))
+        for gradient in () if self.critic is None else self.critic.gradients():
+            self.ranks.add(gradient)
         critic_norm = 0.0 if self.critic is None else self.critic.clip_gradient(max_norm)
         is_finite = math.isfinite(norm) and math.isfinite(critic_norm)
         self.skipped = 0 if is_finite else self.skipped + 1
@@ -143,6 +141,7 @@ class Learner(Generic[RunConfigT]):
         for names in [list(self.masters.stepped)] if self._host is None else self._host.buckets():
             self.masters.take_gradients(names)
             for optimizer in self.optimizers:
+                self._tear()
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             self.masters.round_back(names)
@@ -163,22 +162,22 @@ class Learner(Generic[RunConfigT]):
             if engine.shares_memory and not engine.shares_weights and torch.cuda.is_available():
                 torch.cuda.empty_cache()  # The engine's process needs what this one keeps for later.
             tensors = self.model.named_parameters() if engine.shares_weights else whole_weights(self.model)
+            if adapted(self.model) and getattr(engine, "takes_adapters", False):
+                tensors = trained_weights(self.model)
             engine.update_weights(tensors, version=self.step)
             if engine.shares_memory:  # It was released while the learner learned.
                 engine.reclaim()
         self.torn = False
 
-    def _tear(self, *_: object) -> None:
+    def _tear(self) -> None:
         self.torn = True
 
 
-def to_learn(local: LocalModel) -> Any:
-    """Return the model to train. With one rank this is the opened model itself. With several ranks it is sharded; if
-    the engine samples from the opened model, a copy is sharded instead.
-    """
-    if here().count == 1:
-        return local.model
-    learning = copy.deepcopy(local.model) if isinstance(local.agent.engine, TorchEngine) else local.model
-    # Both probe a new model with forward passes, which a single rank of a sharded model could not make.
-    head_of(learning), shares_beginnings(learning)
-    return divided(learning, here())
+def to_learn(model: Any, ranks: Ranks) -> Any:
+    """Return what the ranks train: with one rank the model itself, with several a copy that is sharded over them."""
+    if ranks.count == 1:
+        return model
+    learning = divided(model, ranks)
+    assume_head(learning, model)
+    assume_sharing(learning, model)
+    return learning

@@ -76,6 +76,8 @@ def _scored(
                     if critic is not None:
                         values_N[micro.origin_N[micro.sampled_N]] = critic.values(forward_scores.hidden_SD)
         ranks.add(logprobs_N)
+        if critic is not None:
+            ranks.add(values_N)
         for i, sample_logprobs, sample_values in zip(
             nonempty, packed.by_episode(logprobs_N), packed.by_episode(values_N), strict=True
         ):

@@ -27,6 +27,7 @@ from palaestra.trainers.losses.group_advantages import Advantages
 from palaestra.trainers.losses.importance_correction import corrected
 from palaestra.trainers.losses.policy import PolicyLoss
 from palaestra.trainers.losses.token_advantages import GAE
+from palaestra.trainers.scale.fsdp import sum_gradients
 
 _HIGH_PROBABILITY_LOG = math.log(0.9)
 """Log of 0.9. Tokens with a higher old probability are hardly ever clipped from above, so
@@ -140,7 +141,9 @@ def _passes(
 ) -> torch.Tensor:
     """Add up the gradient of a mini-batch. Return the log-prob of each of its tokens under the present weights."""
     config, logprobs_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
-    for micro, counts in passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks):
+    own = list(passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks))
+    for number, (micro, counts) in enumerate(own):
+        sum_gradients(learner.model, now=bool(config.scale.reduce_each_pass) or number == len(own) - 1)
         pass_sums = sums if counts else defaultdict[str, float](float)
         with learner.computing():
             forward_scores = token_logprobs(learner.model, micro, config.play.temperature)

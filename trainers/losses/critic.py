@@ -2,7 +2,7 @@
 
 It is a head of two layers with its own optimizer. No gradient of its loss goes into the model, so the critic changes
 the policy only through the advantages. The memory estimate does not count the head, and the engine does not use it. Not
-supported: a critic with its own model, and a critic on several ranks.
+supported: a critic with its own model. With several ranks each has the whole head, and the gradients are summed.
 """
 
 from collections.abc import Mapping
@@ -63,6 +63,10 @@ class Critic:
         loss = 0.5 * (loss_S * weights_S).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
+
+    def gradients(self) -> "list[Tensor]":
+        """Return the gradients of this process, which several ranks must sum before `clip_gradient`."""
+        return [weight.grad for weight in self._head.parameters() if weight.grad is not None]
 
     def clip_gradient(self, max_norm: float) -> float:
         """Clip the gradient to this norm. Return the norm before clipping."""

@@ -66,18 +66,19 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
         ctx.save_for_backward(left, right)
-        return _product(left, right)
+        return onednn_product(left, right)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         left, right = ctx.saved_tensors
         gradient = gradient.contiguous()  # That of a sum has strides of 0.
-        by_left = _product(gradient, right.T) if ctx.needs_input_grad[0] else None
-        by_right = _product(gradient.T, left.T) if ctx.needs_input_grad[1] else None
+        by_left = onednn_product(gradient, right.T) if ctx.needs_input_grad[0] else None
+        by_right = onednn_product(gradient.T, left.T) if ctx.needs_input_grad[1] else None
         return by_left, by_right
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
+def onednn_product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the product of a matrix and the transpose of another one."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
     return product

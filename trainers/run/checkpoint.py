@@ -36,7 +36,9 @@ from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
 from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
 from palaestra.trainers.run.versions import digest_of, versions
-from palaestra.trainers.scale.fsdp import is_divided, load_parts, own_part, save_parts, whole_model
+from palaestra.trainers.scale.fsdp import as_part_of, is_divided, load_parts, own_part, save_parts, whole_model
+from palaestra.trainers.scale.fsdp import whole_adapter as gathered_adapter
+from palaestra.trainers.scale.moment_levels import narrowed, widened
 from palaestra.trainers.scale.ranks import here
 from palaestra.trainers.validation import plain
 
@@ -87,14 +89,15 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
             f"some weights are no numbers after step {learner.step}: no checkpoint of them is kept; "
             "a lower learning_rate or max_grad_norm may help"
         )
-    model = whole_model(learner.model, ranks)
+    adapter = gathered_adapter(learner.model)
+    model = None if adapter else whole_model(learner.model, ranks)
     if not ranks.first:
         save_parts(_training_state(learner), ranks.broadcast(Path) / _PARTS, ranks)
         ranks.meet()
         return path
     with whole_folder(path) as unfinished:
         if adapted(learner.model):
-            save_adapter(learner.model, learner.tokenizer, unfinished / "adapter")
+            save_adapter(learner.model, learner.tokenizer, unfinished / "adapter", adapter)
         else:
             export(model, learner.tokenizer, unfinished / "model")
         if ranks.count > 1:
@@ -170,7 +173,7 @@ def restore(
             f"precision {saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was "
             f"written with {_libraries(checkpoint.versions)}, these are {_libraries(versions())}"
         )
-    model = to_learn(local)
+    model = to_learn(local.model, here())
     learner = Learner(local.agent, model, config, checkpoint.step, reference, state=checkpoint.state, ranks=here())
     tensors = _read(checkpoint, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))
@@ -193,7 +196,10 @@ def restore(
     for optimizer in learner.optimizers:
         parameter_names = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
         state = {
-            place: {key.removeprefix("optimizer/"): value for key, value in state_by_parameter[name].items()}
+            place: narrowed(
+                {key.removeprefix("optimizer/"): own_part(value) for key, value in state_by_parameter[name].items()},
+                learner.masters.trained[name],
+            )
             for place, name in enumerate(parameter_names)
             if state_by_parameter.get(name)
         }
@@ -219,10 +225,12 @@ def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
         state[f"{_MASTER}/{name}"] = master.detach().contiguous()
     for name, weight in learner.masters.stepped.items():
         for optimizer in learner.optimizers:
-            for kind, value in optimizer.state.get(weight, {}).items():
+            values = optimizer.state.get(weight, {})
+            for kind, value in (widened(values) if learner.ranks.count > 1 else values).items():
                 tensor = value if torch.is_tensor(value) else torch.tensor(value)
+                tensor = as_part_of(learner.masters.trained[name], tensor.contiguous())
                 # bitsandbytes' weights share one table of levels; in a file each needs a copy.
-                state[f"optimizer/{kind}/{name}"] = tensor.clone() if "qmap" in kind else tensor.contiguous()
+                state[f"optimizer/{kind}/{name}"] = tensor.clone() if "qmap" in kind else tensor
     return state
 
 
@@ -230,7 +238,7 @@ def _masters(learner: Learner[RunConfigT]) -> dict[str, torch.nn.Parameter]:
     """Return the float32 master weights of a model that is saved in another dtype."""
     masters = learner.masters
     rounded = is_divided(learner.model) and learner.model.config.dtype != torch.float32
-    return masters.stepped if rounded else masters.copies
+    return masters.trained if rounded else masters.copies
 
 
 def _read(checkpoint: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
@@ -239,7 +247,7 @@ def _read(checkpoint: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, tor
     if learner.ranks.count == 1 and not parts.is_dir():
         # Copy: loaded tensors are memory-mapped, and the file is removed some steps later.
         return {name: tensor.clone() for name, tensor in load_file(whole).items()}
-    return load_parts(parts if parts.is_dir() else checkpoint.path, learner.masters.stepped, learner.ranks)
+    return load_parts(parts if parts.is_dir() else checkpoint.path, learner.masters.trained, learner.ranks)
 
 
 def _checked(path: Path) -> Checkpoint:

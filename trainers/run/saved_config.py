@@ -44,10 +44,11 @@ FREE = (
 """Options that may differ: they set what is recorded, when a run stops and where tensors are kept, and do not affect
 weights."""
 _SIZES = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing")
-ROUNDING = (*_SIZES, "device", "engine.kind")
+ROUNDING = (*_SIZES, "scale.reduce_each_pass", "device", "engine.kind")
 """Options that may differ, with a note: they change the order of sums or the machine, so the last bits change. A run
 that ran out of memory may need them."""
-_OPEN = ("kind", "precision", "optimizer_bits", "optimizer_offload", "gradient_checkpointing", "cache_tokens")
+_STATE = ("optimizer_bits", "reduce_each_pass", "optimizer_offload")
+_OPEN = ("kind", "precision", *_STATE, "gradient_checkpointing", "cache_tokens")
 """Settings that a config may leave open, and that are fixed when the run begins."""
 _ENV_FLAGS = {"env-options", "env.options"}
 Section = TypeVar("Section", PlayConfig, ScaleConfig, EngineConfig)

@@ -1,9 +1,9 @@
 """Fit a run into memory: compare its estimate with the available memory, and change settings if there is too little.
 
-The changes are tried in this order until the run fits: a smaller cache, smaller micro-batches, activation
-checkpointing, moments in 8 bits, the optimizer state in main memory. They change the training only by rounding.
-Left out: fewer slots, shorter rows, or an adapter in place of the weights: the user decides on these, and the error
-names them.
+The changes are tried in this order until the run fits: a smaller cache, smaller micro-batches, gradients summed over
+the ranks in each pass, activation checkpointing, moments in 8 bits, the optimizer state in main memory. They change the
+training only by rounding. Left out: fewer slots, shorter rows, or an adapter in place of the weights: the user decides
+on these, and the error names them.
 """
 
 from bisect import bisect_left
@@ -116,9 +116,10 @@ def _choices(config: GRPOConfig, room: Room) -> Iterator[GRPOConfig]:
     eight = find_spec("bitsandbytes") is not None and config.optimizer.algorithm == "adamw"
     ways: list[dict[str, Any]] = [{}]
     for name, least, possible in (
+        ("reduce_each_pass", True, room.ranks > 1),
         ("gradient_checkpointing", True, True),
-        ("optimizer_bits", 8, eight and not scale.lora_r and room.ranks == 1),
-        ("optimizer_offload", True, room.on_gpu and room.ranks == 1),  # On a CPU it is in main memory already.
+        ("optimizer_bits", 8, eight and not scale.lora_r),
+        ("optimizer_offload", True, room.on_gpu),  # On a CPU it is in main memory already.
     ):
         if possible and getattr(scale, name) is None:
             ways.append({**ways[-1], name: least})
@@ -156,6 +157,7 @@ def _notes(before: GRPOConfig, after: GRPOConfig) -> tuple[str, ...]:
     )
     is_chosen = {
         f"micro-batches of {tokens:,} tokens": tokens != before.optimizer.micro_batch_tokens,
+        "gradients summed over the ranks in each pass": new.reduce_each_pass and not old.reduce_each_pass,
         "activation checkpointing": new.gradient_checkpointing and not old.gradient_checkpointing,
         "moments in 8 bits": new.optimizer_bits == 8 != old.optimizer_bits,
         "the optimizer's state in main memory": new.optimizer_offload and not old.optimizer_offload,
@@ -196,7 +198,7 @@ def _remedies(config: GRPOConfig, model_config: Any, room: Room, *, chooses: boo
     if not chooses and fitting():
         yield "--scale.fit True would choose settings that fit"
         return
-    if not config.scale.lora_r and room.ranks == 1 and fitting(lora_r=32, optimizer_offload=False):
+    if not config.scale.lora_r and fitting(lora_r=32, optimizer_offload=False):
         yield "--scale.lora-r 32 would fit"
     for divisor in (2, 4, 8, 16, 32):
         longest = config.longest_row // divisor

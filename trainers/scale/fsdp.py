@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from palaestra.agents.adapters import effective_weights
+from palaestra.agents.adapters import adapter_weights, effective_weights
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.scale.ranks import Ranks
 
@@ -28,17 +28,20 @@ _ROOT = "palaestra_root"
 """Attribute of a sharded model that holds its FSDP root. It is not a submodule, because the root contains the model."""
 
 
-def divided(model: Any, ranks: Ranks) -> Any:
-    """Shard a model over the ranks, in place. The names of its weights and its compute dtype stay the same."""
+def divided(whole: Any, ranks: Ranks) -> Any:
+    """Return a copy of a model that is sharded over the ranks: only shards are copied. Names and compute dtype stay.
+
+    Frozen weights, as an adapter's base has, stay in the compute dtype: they need no master weights.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    weight = next(model.parameters())
+    weights = dict(whole.named_parameters())
+    weight = next(iter(weights.values()))
     mesh = init_device_mesh(weight.device.type, (ranks.count,))
     policy = MixedPrecisionPolicy(weight.dtype, torch.float32, cast_forward_inputs=False)
-    model.to("cpu")  # Each layer moves to its device when it is sharded, so the device never holds all float32 weights.
-    for each in model.parameters():
-        each.data = each.data.float()
+    # A copy whose weights have no storage until they are sharded.
+    model = copy.deepcopy(whole, {id(each): _without_storage(each) for each in weights.values()})
     for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     root: Any = fully_shard(_Root(model), mesh=mesh, mp_policy=policy)
@@ -46,8 +49,39 @@ def divided(model: Any, ranks: Ranks) -> Any:
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+    root._apply(lambda each: torch.empty_like(each, device=weight.device) if each.is_meta else each)
+    for name, shard in model.named_parameters():
+        with torch.no_grad():
+            own_part(shard).copy_(part_like(weights[name], shard))
     model.__dict__[_ROOT] = root
     return model
+
+
+def _without_storage(weight: torch.nn.Parameter) -> torch.nn.Parameter:
+    dtype = torch.float32 if weight.requires_grad else weight.dtype
+    return torch.nn.Parameter(torch.empty_like(weight, device="meta", dtype=dtype), weight.requires_grad)
+
+
+def part_like(whole: Tensor, shard: Tensor) -> Tensor:
+    """Return the part of a whole tensor that is this rank's part of a sharded one."""
+    size, begin = own_part(shard).shape[0], begin_of(shard)
+    return whole[begin : begin + size]
+
+
+def begin_of(shard: Any) -> int:
+    """Return the index of the first row of this rank's shard."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
+    return int(offset[0])
+
+
+def sum_gradients(model: Any, *, now: bool) -> None:
+    """Choose whether the next backward pass sums the gradients over the ranks. Until then each rank keeps its own sums
+    of whole gradients. A model that is not sharded has nothing to sum.
+    """
+    if is_divided(model):
+        model.__dict__[_ROOT].set_requires_gradient_sync(now)
 
 
 def is_divided(model: Any) -> bool:
@@ -88,8 +122,20 @@ def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     if not is_divided(model):
         yield from effective_weights(model)
         return
+    yield from effective_weights(model, lambda weight: _gathered(weight, model.config.dtype))
+
+
+@torch.no_grad()
+def trained_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the trained weights of a sharded model by their own names, as `whole_weights` yields all."""
     for name, weight in model.named_parameters():
-        yield name, weight.to(model.config.dtype).full_tensor()
+        if weight.requires_grad:
+            yield name, _gathered(weight, model.config.dtype)
+
+
+def _gathered(weight: Any, dtype: torch.dtype) -> Tensor:
+    whole: Tensor = weight.to(dtype).full_tensor()
+    return whole
 
 
 def whole_model(model: Any, ranks: Ranks) -> Any:
@@ -110,9 +156,34 @@ def whole_model(model: Any, ranks: Ranks) -> Any:
     return whole
 
 
+def whole_adapter(model: Any) -> dict[str, Tensor]:
+    """Return the weights of a model's adapter under the names of its files, gathered on every rank."""
+    if not is_divided(model):
+        return adapter_weights(model)
+    return {name: _gathered(weight, model.config.dtype) for name, weight in adapter_weights(model).items()}
+
+
 def own_part(tensor: Tensor) -> Tensor:
     """Return the shard of a tensor on this rank."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """Return whether a tensor is sharded over ranks."""
+    return hasattr(tensor, "to_local")
+
+
+def as_part_of(shard: Any, part: Tensor) -> Tensor:
+    """Return the tensor whose shards are the `part` of each rank, sharded like `shard`; `part` itself if `shard` is not
+    sharded, or has another shape.
+    """
+    if not is_shard(shard) or part.shape != own_part(shard).shape:
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+    )
 
 
 def whole_number(tensor: Tensor) -> float:

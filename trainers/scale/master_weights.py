@@ -4,6 +4,9 @@ A weight in bfloat16 has eight significant bits, so updates of a small learning 
 trained weight has a float32 copy, its master. As soon as the backward pass has computed a gradient, the gradient is
 added to a float32 sum and freed, so that many micro-batches lose no bits. After a step the master is rounded into the
 weight of the model, which engine and learner share. A float32 weight is its own master, and nothing is copied.
+
+Of a sharded weight the master is this rank's shard, as a plain tensor in the same memory: an optimizer needs to know
+nothing of ranks.
 """
 
 import weakref
@@ -15,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from palaestra.trainers.scale.fsdp import is_shard, own_part
+
 
 class Masters:
     """The trained parameters of a model, by name, and the master weights that the optimizer updates."""
@@ -24,10 +29,7 @@ class Masters:
             name: weight for name, weight in model.named_parameters() if weight.requires_grad
         }
         """Trained parameters of the model."""
-        self.stepped: dict[str, Parameter] = {
-            name: weight if weight.dtype == torch.float32 else Parameter(weight.detach().float())
-            for name, weight in self.trained.items()
-        }
+        self.stepped: dict[str, Parameter] = {name: _master(weight) for name, weight in self.trained.items()}
         """Master weights of the optimizer, in the same order."""
         self._sums: dict[str, Tensor] = {}
         for name in self.copies:
@@ -38,12 +40,12 @@ class Masters:
     @property
     def copies(self) -> dict[str, Parameter]:
         """Return the float32 master weights that are not parameters of the model."""
-        return {name: master for name, master in self.stepped.items() if master is not self.trained[name]}
+        return {name: self.stepped[name] for name, weight in self.trained.items() if weight.dtype != torch.float32}
 
     @torch.no_grad()
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale the gradient sums so that their norm is at most `max_norm`. Return the norm before."""
-        sums = [self._sums.get(name, master.grad) for name, master in self.stepped.items()]
+        sums = [self._sums.get(name, weight.grad) for name, weight in self.trained.items()]
         gradients = [total for total in sums if total is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         torch.nn.utils.clip_grads_with_norm_([SimpleNamespace(grad=total) for total in gradients], max_norm, norm)  # type: ignore[misc]
@@ -52,14 +54,18 @@ class Masters:
     def take_gradients(self, names: Iterable[str]) -> None:
         """Move the gradient sums of these weights to their masters, which must be on the model's device."""
         for name in names:
+            weight, master = self.trained[name], self.stepped[name]
             if name in self._sums:
-                self.stepped[name].grad = self._sums.pop(name)
+                master.grad = self._sums.pop(name)
+            elif is_shard(weight):
+                master.data = own_part(weight.detach())  # A pass may have moved it.
+                master.grad, weight.grad = None if weight.grad is None else own_part(weight.grad), None
 
     def drop_gradients(self) -> None:
         """Discard all gradients."""
         self._sums.clear()
-        for master in self.stepped.values():
-            master.grad = None
+        for weight in (*self.trained.values(), *self.stepped.values()):
+            weight.grad = None
 
     @torch.no_grad()
     def round_back(self, names: Iterable[str] | None = None) -> None:
@@ -72,7 +78,7 @@ class Masters:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy these tensors into the masters, and the masters into the model's weights."""
         for name, tensor in tensors.items():
-            self.stepped[name].copy_(tensor)
+            self.stepped[name].copy_(own_part(tensor))
         self.round_back()
 
     def add(self, name: str, weight: Tensor) -> None:
@@ -83,6 +89,13 @@ class Masters:
         else:
             self._sums[name] = weight.grad.float()
         weight.grad = None
+
+
+def _master(weight: Parameter) -> Parameter:
+    """Return what an optimizer steps in place of a weight of the model."""
+    if is_shard(weight):
+        return Parameter(own_part(weight.detach()))
+    return weight if weight.dtype == torch.float32 else Parameter(weight.detach().float())
 
 
 def _adding(masters: "weakref.ref[Masters]", name: str) -> Any:

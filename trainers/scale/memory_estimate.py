@@ -174,10 +174,13 @@ def estimate(
     trained, bits = shape.trained // ranks, scale.optimizer_bits or 32
     state = [Part("AdamW state", round(trained * MOMENTS[bits]), f"moments in {bits} bits")]
     if ranks > 1:
-        state.append(Part("float32 weights", trained * FLOAT, f"one of {ranks} shards"))
+        frozen = (shape.parameters - shape.trained) * shape.bytes // ranks
+        persistent.append(Part("sharded weights", trained * FLOAT + frozen, f"one of {ranks} shards"))
     elif shape.bytes != FLOAT and not shape.adapted:
         state.append(Part("float32 copies", trained * FLOAT, "what the optimizer steps on"))
     gradients = Part("gradients", trained * FLOAT, "sums in float32, one figure a trained weight")
+    summed_later = ranks > 1 and not scale.reduce_each_pass
+    own_sums = Part("gradients", shape.trained * FLOAT, "whole float32 sums, until the ranks add theirs")
     batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
     host = [batch] if on_gpu else []
     playing = _playing(shape, config, on_gpu=on_gpu) if config.engine.kind != "vllm" else ()
@@ -195,7 +198,7 @@ def estimate(
     return MemoryEstimate(
         tuple(persistent),
         playing,
-        (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
+        (own_sums if summed_later else gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
         (gradients, *([_bucket(shape, state)] if scale.optimizer_offload else ())),
         tuple(host),
     )

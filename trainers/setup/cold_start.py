@@ -244,4 +244,9 @@ def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: Gate
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)
     games = max(1, episodes // max(1, len(table)))
     starts = starts_of(arena, dict.fromkeys(counts, games), Division.kept_back)
-    return measure.of(list(play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)))
+    finished = list(play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits))
+    for engine in trained_engines(local.agent):
+        if engine.shares_memory:  # Imitation needs it. The engine takes it again when it plays.
+            engine.release()
+            engine.reclaim()
+    return measure.of(finished)

@@ -23,7 +23,7 @@ from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.progress import OnProgress, ignore
 from palaestra.trainers.run.saved_config import refused, trained_format
 from palaestra.trainers.run.versions import versions
-from palaestra.trainers.scale.fsdp import whole_model
+from palaestra.trainers.scale.fsdp import whole_adapter, whole_model
 from palaestra.trainers.scale.ranks import here
 from palaestra.trainers.setup.cold_start import Pupil, cold_started
 from palaestra.trainers.setup.open_run import as_opened, check_ranks, open_model, settled
@@ -90,9 +90,9 @@ def new_learner(local: LocalModel, config: GRPOConfig) -> Learner[GRPOConfig]:
     local, ranks = as_opened(local, config, config.play.slots), here()
     # Only dropout uses torch's global generator. It is seeded here, as after a kill.
     torch.manual_seed(config.seed)
-    divided = ranks.count > 1 and config.recipe.kl.beta > 0
-    reference = copy.deepcopy(local.model) if divided else None
-    return Learner(local.agent, to_learn(local), config, reference=reference, ranks=ranks)
+    measures_kl = ranks.count > 1 and config.recipe.kl.beta > 0 and not adapted(local.model)
+    reference = copy.deepcopy(local.model) if measures_kl else None
+    return Learner(local.agent, to_learn(local.model, ranks), config, reference=reference, ranks=ranks)
 
 
 def newest_checkpoint(run: Run) -> Checkpoint | None:
@@ -155,13 +155,13 @@ def keep_start(run: Run, local: LocalModel) -> None:
 
 def keep_model(run: Run, learner: Learner[RunConfigT]) -> None:
     """Export the whole trained model of a run to `model`, and an adapter, if one was trained, alone to `adapter`."""
-    model = whole_model(learner.model, learner.ranks)
+    model, adapter = whole_model(learner.model, learner.ranks), whole_adapter(learner.model)
     if run.writes:
         with whole_folder(run.model) as folder:
             export(model, learner.tokenizer, folder)
         if adapted(learner.model):
             with whole_folder(run.adapter) as folder:
-                save_adapter(learner.model, learner.tokenizer, folder)
+                save_adapter(learner.model, learner.tokenizer, folder, adapter)
 
 
 def _config(run: Run) -> GRPOConfig:

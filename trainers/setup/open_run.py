@@ -1,9 +1,10 @@
 """Open what a run's config names: its environment, model, engine and limits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,8 @@ from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
 from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_weights, find_device, load, serve
 from palaestra.agents.policies.table import trained_engines
-from palaestra.errors import ConfigError
+from palaestra.episode import Start
+from palaestra.errors import ConfigError, UsageError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrators
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -30,6 +32,7 @@ from palaestra.trainers.rollout.make_sampler import make_sampler
 from palaestra.trainers.run.saved_config import RunConfig, trained_format
 from palaestra.trainers.samplers.seats import check_seats
 from palaestra.trainers.samplers.task_of_group import counts_in, held_out
+from palaestra.trainers.samplers.tree import Tree
 from palaestra.trainers.scale.fit_memory import fit
 from palaestra.trainers.scale.ranks import Ranks, here
 from palaestra.trainers.setup.choose_engine import chosen_engine, vllm_engine
@@ -101,6 +104,14 @@ class WholeEngine(TorchEngine):
         """Return False: the engine gets the learner's weights by `update_weights`."""
         return False
 
+    takes_adapters = True
+    """Of a model with an adapter only the adapter is sent: the engine has the same base, which never changes."""
+
+    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """Copy these weights into the model. Weights that are not trained need not be among them."""
+        frozen = [(name, weight) for name, weight in self.model.named_parameters() if not weight.requires_grad]
+        super().update_weights(chain(tensors, frozen), version)
+
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
     """Add the adapter of a run to a model, if the run has one."""
@@ -133,8 +144,8 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
     if isinstance(config, GRPOConfig):
         chosen: tuple[Any, str] = chosen_engine(config, ranks)
         config, note = chosen
-    settings = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
-    if "auto" not in settings and None not in settings:
+    state = (scale.optimizer_bits, scale.optimizer_offload, scale.reduce_each_pass, scale.gradient_checkpointing)
+    if scale.precision != "auto" and None not in state:
         return config, note
     if isinstance(config, GRPOConfig) and config.model != "tiny" and scale.fit is not False:
         fitted: tuple[Any, str] = fit(config, folder, ranks)
@@ -144,6 +155,7 @@ def settled(config: ConfigT, folder: Path, ranks: int = 1) -> tuple[ConfigT, str
         scale,
         precision=compute_type(config),
         optimizer_bits=scale.optimizer_bits or 32,
+        reduce_each_pass=bool(scale.reduce_each_pass),
         optimizer_offload=bool(scale.optimizer_offload),
         gradient_checkpointing=bool(scale.gradient_checkpointing),
     )
@@ -172,14 +184,9 @@ def compute_type(config: RunConfig) -> Dtype:
 
 def check_ranks(config: GRPOConfig, count: int) -> None:
     """Raise `ConfigError` for settings that do not support this number of ranks."""
-    scale = config.scale
     unsupported = {
         "play.max_staleness": config.play.max_staleness > 0,
         "optimizer.algorithm muon": config.optimizer.algorithm == "muon",
-        "scale.optimizer_bits 8": scale.optimizer_bits == 8,
-        "scale.optimizer_offload": scale.optimizer_offload,
-        "scale.lora_r": scale.lora_r > 0,
-        "recipe.critic": config.recipe.critic is not None,
     }
     if count > 1 and any(unsupported.values()):
         names = ", ".join(name for name, is_used in unsupported.items() if is_used)
@@ -231,6 +238,21 @@ def check_judge(config: GRPOConfig) -> None:
             judge.check()
 
 
+def check_snapshots(config: GRPOConfig, arena: Arena) -> None:
+    """Raise an error if an environment has no snapshots, which the sampler `tree` needs: begin an episode of each."""
+    if config.env.workers:
+        raise ConfigError("the sampler tree plays in one process: rollout workers (env.workers) give no snapshots")
+    for env in counts_in(arena, 0)[1]:
+        arena.begin(0, Start(0, 0, env=env))
+        arena.recv(1)
+        try:
+            arena.snapshot(0)  # type: ignore[attr-defined]
+        except UsageError as error:
+            raise ConfigError(
+                f"the sampler tree makes branches of episodes, which begin with snapshots: {error}"
+            ) from error
+
+
 def check(config: GRPOConfig) -> None:
     """Raise an error for a config that cannot work, before anything is created. This function checks the device, the
     judge's server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and
@@ -250,6 +272,8 @@ def check(config: GRPOConfig) -> None:
                 continue
             curated_tasks(config.env.curated, config.env.env_id, opened)
             make_sampler(config, opened)
+            if isinstance(config.recipe.sampler, Tree):
+                check_snapshots(config, opened)
             if isinstance(config.recipe.shaping, StagedShaping):
                 for parts in getattr(opened, "reward_parts", ()):
                     config.recipe.shaping.part_of(parts)

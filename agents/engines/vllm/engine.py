@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import torch
 
+from palaestra.agents.adapters import effective_weights
 from palaestra.agents.engines.background_engine import BackgroundEngine
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.vllm.checks import described, tokenizer_fault
@@ -57,7 +58,8 @@ class VllmEngine(BackgroundEngine):
         own_servers: OwnServers | None = None,
         shares_memory: bool = False,
     ) -> None:
-        """`model` is the model in training. `slots` is ignored: the servers decide how many turns run at once.
+        """`model` is the model in training, whose weights are sent before the first turn and which is not kept after
+        it. `slots` is ignored: the servers decide how many turns run at once.
 
         `weights_folder` is a folder that servers on other machines can read too. `answer_seconds` is the timeout of one
         turn, not counting pauses; `restart_seconds` is the longest time to wait until a server is ready again.
@@ -70,6 +72,8 @@ class VllmEngine(BackgroundEngine):
             )
         super().__init__("palaestra-vllm")
         self.model, self.seed, self.version = model, seed, 0
+        self._config = model.config
+        self._weight_names = frozenset(name for name, _ in effective_weights(model))
         self.own_servers, self.shares_memory = own_servers, shares_memory
         self._stops = frozenset(stops)
         self._words = model.config.get_text_config().vocab_size
@@ -93,7 +97,7 @@ class VllmEngine(BackgroundEngine):
     def submit(self, request: Request) -> int:
         """Send a turn; return its ticket."""
         if not self._has_weights:
-            self.update_weights(self.model.named_parameters(), self.version)
+            self.update_weights(effective_weights(self.model), self.version)
         room = min(request.max_tokens, self._longest - len(request.ids))
         if not request.ids or room < 1:
             raise UsageError(
@@ -130,14 +134,14 @@ class VllmEngine(BackgroundEngine):
         if not self._longest:
             self._require_servers()
         pairs = dict(tensors)
-        model_weights = dict(self.model.named_parameters())
-        for name in pairs.keys() ^ model_weights.keys():
+        for name in pairs.keys() ^ self._weight_names:
             what = "which the engine's model does not have" if name in pairs else "which is missing"
             raise UsageError(f"update_weights must bring every parameter of the model and no other: {name!r}, {what}")
         number = next(self._updates)
         give, keeps = self._give_function(list(pairs.items()), number)
         self._wait(self._fleet.update(f"{self._name}-{number}", version, give, keeps))
         self.version, self._has_weights = version, True
+        self.model = None
 
     def pause(self, mode: PauseMode = "keep") -> None:
         """Stop sampling until `resume`."""
@@ -200,7 +204,7 @@ class VllmEngine(BackgroundEngine):
             raise UsageError("; ".join(faults))
 
     async def _shape_fault(self, replica: Replica) -> str:
-        description = await described(replica, self.model.config)
+        description = await described(replica, self._config)
         self._longest = min(self._longest or description["max_model_len"], description["max_model_len"])
         self._dtype = getattr(torch, str(description.get("dtype")), torch.float32)
         return ""

@@ -69,7 +69,7 @@ def test_a_program_is_run_once_a_case_and_what_it_prints_is_compared():
 
 
 @pytest.mark.parametrize("tests", [ADDS, DOUBLES, CHECKS], ids=["stdin", "calls", "assertions"])
-def test_without_a_program_that_compiles_nothing_runs(tests):
+def test_f13_without_a_program_that_compiles_nothing_runs(tests):
     for program in (None, "x = = 1", "\0", "\ud800", "def f(:\n"):
         found = grade(program, tests)
         assert (found.compiled, found.passed, found.all_passed) == (False, (), False)
@@ -88,7 +88,7 @@ def test_a_function_that_dies_fails_its_case_and_the_next_one_is_served():
     assert grade(program, DOUBLES).passed == (True, False, True)
 
 
-def test_a_function_out_of_time_fails_and_all_stop_when_the_time_is_spent():
+def test_f13_a_function_out_of_time_fails_and_all_stop_when_the_time_is_spent():
     slow = "def double(x):\n    while True:\n        pass"
     found = grade(slow, HiddenTests(DOUBLES.cases * 100, "double"), seconds=0.3, total_seconds=0.5)
     assert (len(found.passed), found.fraction) == (300, 0)

@@ -75,7 +75,7 @@ def test_a_long_hostile_answer_is_read_in_a_moment():
     assert time.thread_time() - begun < 5, "it looks at every part of a text once, which takes hundredths of that"
 
 
-def test_the_last_box_counts_and_braces_inside_it_belong_to_it():
+def test_f12_the_last_box_counts_and_braces_inside_it_belong_to_it():
     assert boxed(r"\boxed{1} then \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
     assert boxed(r"\boxed{1") is None
     assert boxed("no box") is None
@@ -131,7 +131,7 @@ def test_what_is_no_text_is_refused_with_what_was_expected():
         asyncio.run(matches(9, "9"))
 
 
-def test_the_exact_form_of_the_paper_is_the_same_text_in_the_last_hundred_characters():
+def test_f12_the_exact_form_of_the_paper_is_the_same_text_in_the_last_hundred_characters():
     assert strictly_matches(r"so \boxed{12}", "12")
     assert not strictly_matches(r"so \boxed{12.0}", "12")
     assert not strictly_matches(r"so \boxed{ 12}", "12")

@@ -162,7 +162,7 @@ def test_a_server_that_never_answers_has_a_deadline(monkeypatch):
         ("if:", "", '  File "main.py", line 1\n    if:\n'),
     ],
 )  # fmt: skip
-def test_the_last_value_is_printed_there_and_the_program_notices_nothing(program, printed, error):
+def test_f14_the_last_value_is_printed_there_and_the_program_notices_nothing(program, printed, error):
     server = Server(said())
     run(server, program, show_last=True, sandbox_limits=Limits(code_bytes=80))
     words = [sys.executable, "-I", "-X", "utf8", "-c", server.asked[0][1]["code"]]

@@ -187,7 +187,7 @@ def test_the_tools_that_are_named_are_offered_and_no_other_one_is_run(tools):
         env.close()
 
 
-def test_the_reagent_path_offers_the_six_tools_of_the_paper():
+def test_f36_the_reagent_path_offers_the_six_tools_of_the_paper():
     script = Path(__file__).parents[3] / "examples" / "reagent" / "full_scale.sh"
     (named,) = re.findall(r" tools=(\S+)", script.read_text())
     assert set(named.split(",")) == set(SIX)

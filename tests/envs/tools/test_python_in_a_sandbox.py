@@ -89,7 +89,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize("kit", [Fresh, Kept])
-def test_a_failing_program_is_an_observation_and_calls_at_once_get_their_own(started, kit):
+def test_f14_a_failing_program_is_an_observation_and_calls_at_once_get_their_own(started, kit):
     told = started(kit)(*(text for at, (code, _) in enumerate(FAILING) for text in (code, f"{at} * 7")))
     for at, ((code, said), failed, after) in enumerate(zip(FAILING, told[::2], told[1::2], strict=True)):
         assert failed.startswith("Error: "), code
@@ -105,7 +105,7 @@ ENDLESS = (
 )
 
 
-def test_time_runs_out_as_an_observation(made, time_limit):
+def test_f14_time_runs_out_as_an_observation(made, time_limit):
     quick = [type("Quick", (kit,), {"limits": QUICK}) for kit in (Fresh, Kept)]
     kits = [(made(kit), code) for kit in quick for code in ENDLESS]
 

@@ -1,0 +1,118 @@
+"""The second round's claims, and their table: the analysis that was fixed before any of its runs.
+
+An arm is judged at its own better rate: for each seed, the one with the higher mean AUC of the arm in all other seeds.
+A claim's p-value is that of a two-sided sign-flip test of the differences by seed, corrected by Holm's method over
+`SECOND_CLAIMS`; its interval is Student's t. A claim is open until all its seeds are there. Left out: settings
+(`second_round`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+from typing import Any
+
+import numpy as np
+from claims import Claim, Line, area, claim_row, heading, holm
+from parts import COMPARISONS
+from results import Results
+
+LEFT_ZERO = 0.1
+"""Held-out success from which a run has left zero."""
+EXACT = 16
+"""Seeds up to which all flips of signs are tried; of more, as many are drawn as 16 seeds have."""
+
+
+def leaves_zero(line: Line) -> float:
+    """Return 1 if any point after the start has left zero."""
+    return float(any(point["success"] >= LEFT_ZERO for point in line["curve"][1:]))
+
+
+def sooner_at_half(line: Line) -> float:
+    """Return how much of the budget is left at the first point with half of the tasks solved; 0 if there is none."""
+    points = line["curve"][1:]
+    reached = next((at for at, point in enumerate(points, start=1) if point["success"] >= 0.5), len(points) + 1)
+    return 1 - (reached - 1) / len(points)
+
+
+def last_pass(line: Line) -> float:
+    """Return pass@8 at the end."""
+    return float(line["curve"][-1]["pass@8"])
+
+
+def kept_pass(line: Line) -> float:
+    """Return pass@8 at the end, less its highest value: 0 where nothing was given up."""
+    return float(line["curve"][-1]["pass@8"] - max(point["pass@8"] for point in line["curve"]))
+
+
+@dataclass(frozen=True)
+class TunedClaim(Claim):
+    """A claim on two arms, each at its own better rate."""
+
+    def differences(self, results: Results) -> list[float]:
+        """Return the difference of each seed that has all runs of both arms."""
+        runs, others = (tuned(results, self.comparison, arm) for arm in (self.arm, self.against))
+        return [self.measure(runs[seed]) - self.measure(others[seed]) for seed in sorted(runs) if seed in others]
+
+
+SECOND_CLAIMS = (
+    TunedClaim("VSPO's choice of groups by value is better than a random one", "graded", "value", "random"),
+    TunedClaim("Damping of VSPO's copies helps", "graded", "value and damping", "value"),
+    TunedClaim("VSPO learns more than GRPO where tasks differ in value", "graded", "value and damping", "none"),
+    TunedClaim(
+        "More starved starts leave zero with PRS than with a binary reward", "starved", "prs", "binary",
+        leaves_zero, of="share of seeds that leave zero",
+    ),
+    TunedClaim(
+        "PRS solves half of the tasks sooner", "starved", "prs", "binary",
+        sooner_at_half, of="share of the budget left at .5",
+    ),
+    TunedClaim("PRS learns more from starved starts than a binary reward", "starved", "prs", "binary"),
+    TunedClaim("Weights that move teach more than fixed ones", "starved", "moving", "prs"),
+    TunedClaim("Training on two worlds carries over to a third more than on one", "worlds", "diverse", "single"),
+    TunedClaim("Curated tasks teach more, the cost of curation included", "curation", "curated", "unfiltered"),
+    TunedClaim("SCR with bounds scaled to the length learns more than TCR", "scaled", "SCR, scaled", "TCR"),
+    TunedClaim("Reagent-R learns more than no judge where its score varies", "process", "R", "none"),
+    TunedClaim("TCR ends with a higher pass@8 than T", "pass-at-8", "TCR", "T", last_pass, of="pass@8 at the end"),
+    TunedClaim("TCR gives up less pass@8 than T", "pass-at-8", "TCR", "T", kept_pass, of="pass@8, end less highest"),
+    TunedClaim("An upper bound of .28 is better than .20", "bounds", "0.28", "0.20"),
+    TunedClaim("An upper bound of .315 is better than .28", "bounds", "0.315", "0.28"),
+    TunedClaim("An upper bound of .35 is worse than .315", "bounds", "0.315", "0.35"),
+)  # fmt: skip
+
+
+def tuned(results: Results, comparison: str, arm: str) -> dict[int, Mapping[str, Any]]:
+    """Return the runs of an arm by seed, each at the rate with the higher mean AUC in all other seeds; the lower rate
+    where they are equal.
+    """
+    rates = [results.of(comparison, name) for name in COMPARISONS[comparison].arms if name.startswith(f"{arm}, lr ")]
+    seeds = sorted(set.intersection(*(set(rate) for rate in rates)))
+    areas = np.array([[area(rate[seed]) for seed in seeds] for rate in rates])
+    others = areas.sum(axis=1, keepdims=True) - areas
+    return {seed: rates[int(np.argmax(others[:, at]))][seed] for at, seed in enumerate(seeds)}
+
+
+def sign_flip_p(values: Sequence[float]) -> float:
+    """Return the share of all flips of signs whose sum is as far from 0 as that of these differences."""
+    count = len(values)
+    if count <= EXACT:
+        signs = np.array(list(product((1, -1), repeat=count)))
+    else:  # The given signs are among them, so that no p-value is 0.
+        signs = np.random.default_rng(0).choice((1, -1), (2**EXACT, count))
+        signs[0] = 1
+    sums = np.abs(signs @ np.asarray(values))
+    return float(np.mean(sums >= abs(sum(values)) - 1e-9))
+
+
+def second_table(results: Results) -> str:
+    """Return the table of the second round's claims."""
+    differences = {claim: claim.differences(results) for claim in SECOND_CLAIMS}
+    whole = {claim: len(values) == COMPARISONS[claim.comparison].seeds for claim, values in differences.items()}
+    # A claim whose seeds are not all there counts in the correction with a p-value of 1, and stays open.
+    p_values = [sign_flip_p(values) if whole[claim] else 1.0 for claim, values in differences.items()]
+    corrected = dict(zip(differences, holm(p_values), strict=True))
+    rows = [
+        claim_row(claim, values, (corrected[claim] if whole[claim] else inf) if len(values) > 1 else None)
+        for claim, values in differences.items()
+    ]
+    return "\n".join([*heading(len(SECOND_CLAIMS)), *rows])
