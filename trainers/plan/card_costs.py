@@ -1,18 +1,21 @@
 """The costs of a step on cards: decoding bound by memory bandwidth, reading and learning by the matrix rate.
 
-Rates of the cards are those of their makers' data sheets, dense, in bfloat16. The shares of them that are reached, and
-the seconds of the trainer's process, are assumptions: none was measured on a card. Left out: what fits into the memory
+Rates of the cards are those of NVIDIA's data sheets of the SXM versions, dense, in bfloat16 (the sheets of newer ones
+print twice that, for sparse matrices); a B200 is an eighth of a DGX B200. The shares of them that are reached, and the
+seconds of the trainer's process, are assumptions: none was measured on a card. Left out: what fits into the memory
 (`card_plan`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.plan.step_simulation import Costs
 from palaestra.trainers.plan.workload import PlannedEpisode
-from palaestra.trainers.scale.memory_estimate import Outline
+
+if TYPE_CHECKING:
+    from palaestra.trainers.scale.memory_estimate import Outline  # It imports torch, which `--help` needs not.
 
 BANDWIDTH_SHARE, READING_SHARE, LEARNING_SHARE = 0.6, 0.5, 0.4
 """Assumed shares of bandwidth that decoding reaches, and of the matrix rate that reading and learning reach."""
@@ -45,16 +48,17 @@ class Card:
     """Bytes a second to other machines."""
 
 
-CARDS = {
-    "a100": Card(80, 2.04e12, 312e12, 300e9, 25e9),
+CardName = Literal["a100", "h100", "h200", "b200"]
+CARDS: dict[CardName, Card] = {
+    "a100": Card(80, 2.039e12, 312e12, 300e9, 25e9),
     "h100": Card(80, 3.35e12, 989e12, 450e9),
     "h200": Card(141, 4.8e12, 989e12, 450e9),
-    "b200": Card(180, 7.7e12, 2250e12, 900e9),
+    "b200": Card(180, 8e12, 2250e12, 900e9),
 }
 
 
 def card_costs(
-    shape: Outline,
+    shape: "Outline",
     config: GRPOConfig,
     card: Card,
     episodes: Sequence[PlannedEpisode],
@@ -84,14 +88,13 @@ def card_costs(
         read_token=reading,
         turn=TURN_SECONDS,
         latency=NOTICED_SECONDS,
-        poll=0.0,
         learn_step=stepped * config.optimizer.num_mini_batches,
         learn_token=learned / learners,
         publish=sent + sleep + PUBLISH_SECONDS,
     )
 
 
-def active_parameters(shape: Outline) -> int:
+def active_parameters(shape: "Outline") -> int:
     """Return the weights that one token is multiplied with: of a mixture's experts only those that it is sent to."""
     config: Any = shape.model.config.get_text_config()
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)

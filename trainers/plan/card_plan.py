@@ -40,9 +40,9 @@ class CardPlan:
     """Settings that `train` would choose for the learner to fit."""
 
     @property
-    def shared(self) -> bool:
-        """Return whether one card plays and learns in turn."""
-        return self.cards == 1
+    def starts(self) -> bool:
+        """Return whether `train` can start it: several learning cards need as many servers, and cannot play ahead."""
+        return self.learning == 1 or (self.serving >= self.learning and not self.max_staleness)
 
     def dollars(self, price: float) -> float:
         """Return what a step costs, if a card costs so much an hour."""
@@ -54,7 +54,7 @@ def plan_cards(
 ) -> list[CardPlan]:
     """Return the fastest plan by turns, and for several cards also the fastest that plays one batch ahead.
 
-    Raise `UsageError` if no split fits.
+    Where `train` does not start one of them, also return the fastest that it starts. Raise `UsageError` if no split fits.
     """
     count = config.play.num_prompts * config.play.num_generations
     played, plans, refused = drawn(episodes, 4 * count), list[CardPlan](), ""
@@ -75,19 +75,27 @@ def plan_cards(
             plans.append(CardPlan(cards, serving, learning, slots, staleness, step, notes))
     if not plans:
         raise UsageError(f"no split of {cards} cards fits: {refused}")
-    ways = [[plan for plan in plans if plan.max_staleness == staleness] for staleness in (0, 1)]
-    return [min(found, key=lambda plan: plan.step.seconds) for found in ways if found]
+    best: list[CardPlan] = []
+    for staleness in (0, 1):
+        found = sorted((p for p in plans if p.max_staleness == staleness), key=lambda plan: plan.step.seconds)
+        fastest = [found[:1], [plan for plan in found if plan.starts][:1]]
+        best += dict.fromkeys(plan for some in fastest for plan in some)
+    return best
 
 
-def extrapolated(cards: int, smaller: CardPlan, larger: CardPlan) -> CardPlan:
-    """Return the larger plan with the step time of `cards` cards: `fixed + divided / cards` through both plans."""
-    ratio = 1 / smaller.cards - 1 / larger.cards
-    divided = max(0.0, (smaller.step.seconds - larger.step.seconds) / ratio)
-    fixed = larger.step.seconds - divided / larger.cards
-    factor = cards / larger.cards
-    step = replace(larger.step, seconds=fixed + divided / cards)
-    serving, slots = round(larger.serving * factor), round(larger.slots * factor)
-    return replace(larger, cards=cards, serving=serving, learning=cards - serving, slots=slots, step=step)
+def extrapolated(cards: int, smaller: Sequence[CardPlan], larger: Sequence[CardPlan]) -> list[CardPlan]:
+    """Return the larger plans with the step time of `cards` cards: `fixed + divided / cards` through both of a kind."""
+    kinds = {(plan.max_staleness, plan.starts): plan for plan in smaller}
+    plans = []
+    for large in larger:
+        if (small := kinds.get((large.max_staleness, large.starts))) is None:
+            continue
+        divided = max(0.0, small.step.seconds - large.step.seconds) / (1 / small.cards - 1 / large.cards)
+        seconds = large.step.seconds - divided / large.cards + divided / cards
+        factor, step = cards / large.cards, replace(large.step, seconds=seconds)
+        serving, slots = round(large.serving * factor), round(large.slots * factor)
+        plans.append(replace(large, cards=cards, serving=serving, learning=cards - serving, slots=slots, step=step))
+    return plans
 
 
 def _splits(cards: int) -> Iterator[int]:

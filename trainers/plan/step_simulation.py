@@ -33,14 +33,10 @@ class Costs:
     """Work of the trainer's process for one turn, one turn after the other: text, request, start of a tool."""
     latency: float
     """Delay before a turn that a server has completed is noticed."""
-    poll: float
-    """Additional seconds of each pass while a tool works, if the engine is in the trainer's process."""
     learn_step: float
     learn_token: float
     publish: float
     """Sending the weights of a step to the servers."""
-    crowding: float = 1.0
-    """Factor of `turn` while the learner computes, if both share a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,6 @@ class ServingLayout:
     max_staleness: int = 0
     own_process: bool = True
     """False if the engine is in the trainer's process: while that works for a turn, nothing decodes."""
-    host_learns: bool = False
-    """True if the learner computes on the processor that also works for turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +108,8 @@ class StepSimulation:
         self._missing: dict[int, int] = {}
         """Episodes that a batch still lacks."""
         self._tokens: dict[int, int] = {}
-        self._host_until = self._learns_until = 0.0
-        self._learning, self._learned, self._tools = False, 0.0, 0
+        self._host_until = 0.0
+        self._learning, self._learned = False, 0.0
         self._updates: list[tuple[float, float, float]] = []
         """Time of each update, and the seconds that servers and learner had worked by then."""
 
@@ -194,9 +188,8 @@ class StepSimulation:
         server.since, server.busy = server.since + reading, server.busy + reading
         if server.rows:
             ahead, width = server.rows[0][0] - server.passes, len(server.rows)
-            polled = costs.poll if self._tools and not self._layout.own_process else 0.0
             context = server.context + width * ahead / 2
-            server.pass_seconds = costs.decode_pass + costs.decode_row * width + costs.decode_context * context + polled
+            server.pass_seconds = costs.decode_pass + costs.decode_row * width + costs.decode_context * context
             self._wake_at(server, server.since + ahead * server.pass_seconds)
 
     def _complete(self, playing: _Playing) -> None:
@@ -206,19 +199,14 @@ class StepSimulation:
         server.context -= playing.context + turn.sampled
         playing.context += turn.sampled
         playing.turn += 1
-        if layout.host_learns and self._learning:
-            self._learns_until += work
-            work *= self._costs.crowding
         if not layout.own_process:
             server.since += work
         self._host_until = max(self._host_until, self._now) + work
-        self._tools += 1
         noticed = self._host_until + self._costs.latency
         self._at(noticed + turn.tool_seconds, lambda: self._answered(playing))
 
     def _answered(self, playing: _Playing) -> None:
         """Ask for the next turn of an episode whose tools have answered; an episode without one has ended."""
-        self._tools -= 1
         if playing.turn < len(playing.episode.turns):
             self._submit(playing)
             return
@@ -234,14 +222,11 @@ class StepSimulation:
         if self._learning or self._missing.get(self._version, 1):
             return
         seconds = self._costs.learn_step + self._costs.learn_token * self._tokens[self._version]
-        self._learning, self._learned, self._learns_until = True, self._learned + seconds, self._now + seconds
-        self._at(self._learns_until, self._publish)
+        self._learning, self._learned = True, self._learned + seconds
+        self._at(self._now + seconds, self._publish)
 
     def _publish(self) -> None:
-        """Send the weights. Work for turns may have delayed the learner, which then goes on first."""
-        if self._now < self._learns_until:
-            self._at(self._learns_until, self._publish)
-            return
+        """Send the weights. Meanwhile no server decodes; afterwards it computes its cache again."""
         for server in self._servers:
             self._advance(server)
             again = server.context * self._costs.read_token if server.rows else 0.0

@@ -1,6 +1,6 @@
 """The episodes that a forecast plays: tokens of each turn, tokens that tools return, and seconds that tools take.
 
-They come from recorded episodes. Without records they are drawn from a distribution that is stated in `assumed`.
+They come from recorded episodes. Without records they are drawn around the medians of `AssumedEpisodes`.
 Left out: rewards, and which episodes belong to one group.
 """
 
@@ -8,9 +8,11 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
 
 from palaestra.episode import Episode, is_turn
 from palaestra.errors import UsageError
+from palaestra.trainers.validation import COUNT, NOT_NEGATIVE, check_fields
 
 _CHARACTERS = 4
 """Characters of a token, where an episode was recorded without its tokens: a rule of thumb for English."""
@@ -55,31 +57,41 @@ def measured(episodes: Iterable[Episode], tool_seconds: float | None = None) -> 
     return [episode for episode in found if episode.turns]
 
 
-def assumed(
-    count: int, *, prompt: int, turns: int, sampled: int, heard: int, tool_seconds: float, longest: int, seed: int = 0
-) -> list[PlannedEpisode]:
-    """Draw episodes with these medians: lengths are log-normal with a long tail (sigma 0.8), tool seconds too (0.5).
+@dataclass(frozen=True, slots=True)
+class AssumedEpisodes:
+    """Episodes of which there is no record: medians, around which single episodes are drawn with long tails."""
 
-    An episode ends where its row would be longer than `longest`.
-    """
-    rng = random.Random(seed)
+    prompt: Annotated[int, COUNT] = 1000
+    """Tokens before the first turn, of every episode."""
+    turns: Annotated[int, COUNT] = 4
+    """Turns on average: each number from 1 to twice this, less 1, is equally likely."""
+    sampled: Annotated[int, COUNT] = 400
+    """Median of the tokens that the agent samples in a turn (log-normal, sigma 0.8)."""
+    heard: Annotated[int, NOT_NEGATIVE] = 400
+    """Tokens of what the tools return after a turn."""
+    tool_seconds: Annotated[float, NOT_NEGATIVE] = 1.0
+    """Median of the seconds until the tools of a turn have answered (log-normal, sigma 0.5)."""
 
-    def draw(median: float, sigma: float) -> float:
-        return median * rng.lognormvariate(0.0, sigma)
+    def __post_init__(self) -> None:
+        check_fields(self)
 
-    episodes = []
-    for _ in range(count):
-        room, played = longest - prompt, list[PlannedTurn]()
-        for number in range(rng.randint(1, 2 * turns - 1)):
-            turn = PlannedTurn(max(1, round(draw(sampled, 0.8))), draw(tool_seconds, 0.5), heard)
-            if number and turn.sampled + turn.heard > room:
+    def draw(self, count: int, longest: int, seed: int = 0) -> list[PlannedEpisode]:
+        """Return this many episodes. One ends where its row would be longer than `longest`."""
+        if self.prompt >= longest:
+            raise UsageError(f"a prompt of {self.prompt} tokens leaves no room in a row of {longest}")
+        rng = random.Random(seed)
+        return [self._episode(rng, longest) for _ in range(count)]
+
+    def _episode(self, rng: random.Random, longest: int) -> PlannedEpisode:
+        room, turns = longest - self.prompt, list[PlannedTurn]()
+        for _ in range(rng.randint(1, 2 * self.turns - 1)):
+            sampled = max(1, round(self.sampled * rng.lognormvariate(0.0, 0.8)))
+            turns.append(PlannedTurn(min(sampled, room), self.tool_seconds * rng.lognormvariate(0.0, 0.5), self.heard))
+            room -= sampled + self.heard
+            if room <= 0:
                 break
-            room -= turn.sampled + turn.heard
-            played.append(turn)
-        last = played[-1]
-        played[-1] = PlannedTurn(min(last.sampled, longest - prompt), 0.0, 0)
-        episodes.append(PlannedEpisode(prompt, tuple(played)))
-    return episodes
+        turns[-1] = PlannedTurn(turns[-1].sampled, 0.0, 0)
+        return PlannedEpisode(self.prompt, tuple(turns))
 
 
 def drawn(episodes: Sequence[PlannedEpisode], count: int, seed: int = 0) -> list[PlannedEpisode]:
