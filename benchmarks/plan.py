@@ -29,8 +29,6 @@ WITHIN, LEAST = 0.15, 10
 FITTED, PREDICTED = (8, 128), (16, 64)
 """Slots of the runs that are fitted, and of those that are predicted."""
 FACTORS = (4.0, 2.0, 2.0, 2.0, 1.4, 1.4, 1.2, 1.2, 1.1, 1.1, 1.05, 1.05)
-RECORDED = 256
-"""Episodes that the forecast plays in turn."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,8 @@ def recorded(options: Options) -> tuple[list[dict[str, Any]], list[PlannedEpisod
         model = trained(Path(folder) / "model")
         for row, played in measure(settings((*FITTED, *PREDICTED)), model, options.minutes):
             rows.append(row)
-            episodes += played if len(episodes) < RECORDED else []
-    return rows, episodes[:RECORDED]
+            episodes = episodes or played  # All runs play the same.
+    return rows, episodes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{setting!s:<38} {seconds:6.3f} s ({low:.2f} to {high:.2f}), {way:<9} {said:6.3f} s, {off:+.0%}")
         lines.append({"setting": str(setting), "measured": seconds, "quarters": (low, high), way: said, "off": off})
     targets = [target(f"predicted settings, of {predicted}, within {WITHIN:.0%}", close, least=LEAST)]
-    kept = [[one.prompt, [[turn.sampled, turn.tool_seconds, turn.heard] for turn in one.turns]] for one in episodes]
+    kept = [
+        [one.prompt, [[turn.sampled, turn.tool_seconds, turn.tool_tokens] for turn in one.turns]] for one in episodes
+    ]
     return report.conclude({"settings": lines, "machine": asdict(machine), "rows": rows, "episodes": kept}, targets)
 
 

@@ -86,7 +86,6 @@ def timed(setting: Setting, local: LocalModel, folder: Path) -> tuple[dict[str, 
             episodes += [episode for episode, _ in step.rollouts]
     figures: dict[str, list[float]] = {
         "step": list(np.diff(stamps[WARM - 1 :])),
-        "play": [one["time/play"] for one in curve[WARM:]],
         "learn": [one["time/learn"] for one in curve[WARM:]],
         "tokens": [one["num_tokens"] for one in curve[WARM:]],
     }

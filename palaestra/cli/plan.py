@@ -95,11 +95,11 @@ def _episodes(options: PlanOptions, config: GRPOConfig) -> list[PlannedEpisode]:
     if not options.episodes:
         return options.assumed.draw(_DRAWN, config.longest_row)
     records = [record for _, record in RecordReader(options.episodes, say)]
-    found = [record.episode for record in records if record.env_id == config.env.env_id]
-    if not found:
+    selected = [record.episode for record in records if record.env_id == config.env.env_id]
+    if not selected:
         others = ", ".join(sorted({record.env_id for record in records})) or "none"
         raise UsageError(f"no file has an episode of {config.env.env_id}; environments of their episodes: {others}")
-    return measured(found)
+    return measured(selected)
 
 
 def _plans(

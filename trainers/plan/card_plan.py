@@ -12,7 +12,7 @@ from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.plan.card_costs import Card, card_costs
 from palaestra.trainers.plan.step_simulation import ServingLayout, StepForecast, StepSimulation
-from palaestra.trainers.plan.workload import PlannedEpisode, drawn
+from palaestra.trainers.plan.workload import PlannedEpisode, sample_episodes
 from palaestra.trainers.scale.available_memory import gpu_room
 from palaestra.trainers.scale.fit_memory import fitted
 from palaestra.trainers.scale.memory_estimate import Outline, outline
@@ -54,10 +54,11 @@ def plan_cards(
 ) -> list[CardPlan]:
     """Return the fastest plan by turns, and for several cards also the fastest that plays one batch ahead.
 
-    Where `train` does not start one of them, also return the fastest that it starts. Raise `UsageError` if no split fits.
+    Where `train` does not start one of them, also return the fastest that it starts. Raise `UsageError` if no split
+    fits.
     """
     count = config.play.num_prompts * config.play.num_generations
-    played, plans, refused = drawn(episodes, 4 * count), list[CardPlan](), ""
+    sequence, plans, refused = sample_episodes(episodes, 4 * count), list[CardPlan](), ""
     for serving in _splits(cards):
         learning = 1 if cards == 1 else cards - serving
         try:
@@ -71,14 +72,14 @@ def plan_cards(
         for staleness in (0, 1) if cards > 1 else (0,):
             slots = min(room, count * (1 + staleness))
             layout = ServingLayout(serving, slots, count, config.play.num_generations, staleness)
-            step = StepSimulation(costs, layout, played).forecast(steps=3)
+            step = StepSimulation(costs, layout, sequence).forecast(steps=3)
             plans.append(CardPlan(cards, serving, learning, slots, staleness, step, notes))
     if not plans:
         raise UsageError(f"no split of {cards} cards fits: {refused}")
     best: list[CardPlan] = []
     for staleness in (0, 1):
-        found = sorted((p for p in plans if p.max_staleness == staleness), key=lambda plan: plan.step.seconds)
-        fastest = [found[:1], [plan for plan in found if plan.starts][:1]]
+        ranked = sorted((p for p in plans if p.max_staleness == staleness), key=lambda plan: plan.step.seconds)
+        fastest = [ranked[:1], [plan for plan in ranked if plan.starts][:1]]
         best += dict.fromkeys(plan for some in fastest for plan in some)
     return best
 

@@ -177,8 +177,8 @@ class StepSimulation:
         costs, reading = self._costs, 0.0
         for playing in server.waiting:
             turns, number = playing.episode.turns, playing.turn
-            new = turns[number - 1].heard if number else math.ceil(playing.episode.prompt / self._layout.group)
-            playing.context += turns[number - 1].heard if number else playing.episode.prompt
+            new = turns[number - 1].tool_tokens if number else math.ceil(playing.episode.prompt / self._layout.group)
+            playing.context += turns[number - 1].tool_tokens if number else playing.episode.prompt
             server.context += playing.context
             reading += new * costs.read_token
             heapq.heappush(server.rows, (server.passes + max(1, turns[number].sampled), next(self._numbers), playing))

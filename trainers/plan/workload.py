@@ -26,7 +26,7 @@ class PlannedTurn:
     """Tokens that the agent samples."""
     tool_seconds: float
     """Seconds until its tools have answered."""
-    heard: int
+    tool_tokens: int
     """Tokens of the answer, which the engine must read."""
 
 
@@ -46,15 +46,15 @@ class PlannedEpisode:
     @property
     def tokens(self) -> int:
         """Return the tokens of the whole row."""
-        return self.prompt + sum(turn.sampled + turn.heard for turn in self.turns)
+        return self.prompt + sum(turn.sampled + turn.tool_tokens for turn in self.turns)
 
 
 def measured(episodes: Iterable[Episode], tool_seconds: float | None = None) -> list[PlannedEpisode]:
     """Return recorded episodes as a forecast sees them. `tool_seconds` replaces the measured seconds of every tool."""
-    found = [_planned(episode, tool_seconds) for episode in episodes if episode.reward is not None]
-    if not any(episode.turns for episode in found):
+    planned = [_planned(episode, tool_seconds) for episode in episodes if episode.reward is not None]
+    if not any(episode.turns for episode in planned):
         raise UsageError("no recorded episode has a turn; name a file that `palaestra eval --save` has written")
-    return [episode for episode in found if episode.turns]
+    return [episode for episode in planned if episode.turns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class AssumedEpisodes:
     """Turns on average: each number from 1 to twice this, less 1, is equally likely."""
     sampled: Annotated[int, COUNT] = 400
     """Median of the tokens that the agent samples in a turn (log-normal, sigma 0.8)."""
-    heard: Annotated[int, NOT_NEGATIVE] = 400
+    tool_tokens: Annotated[int, NOT_NEGATIVE] = 400
     """Tokens of what the tools return after a turn."""
     tool_seconds: Annotated[float, NOT_NEGATIVE] = 1.0
     """Median of the seconds until the tools of a turn have answered (log-normal, sigma 0.5)."""
@@ -86,15 +86,17 @@ class AssumedEpisodes:
         room, turns = longest - self.prompt, list[PlannedTurn]()
         for _ in range(rng.randint(1, 2 * self.turns - 1)):
             sampled = max(1, round(self.sampled * rng.lognormvariate(0.0, 0.8)))
-            turns.append(PlannedTurn(min(sampled, room), self.tool_seconds * rng.lognormvariate(0.0, 0.5), self.heard))
-            room -= sampled + self.heard
+            turns.append(
+                PlannedTurn(min(sampled, room), self.tool_seconds * rng.lognormvariate(0.0, 0.5), self.tool_tokens)
+            )
+            room -= sampled + self.tool_tokens
             if room <= 0:
                 break
         turns[-1] = PlannedTurn(turns[-1].sampled, 0.0, 0)
         return PlannedEpisode(self.prompt, tuple(turns))
 
 
-def drawn(episodes: Sequence[PlannedEpisode], count: int, seed: int = 0) -> list[PlannedEpisode]:
+def sample_episodes(episodes: Sequence[PlannedEpisode], count: int, seed: int = 0) -> list[PlannedEpisode]:
     """Return `count` episodes, drawn from these with repetition."""
     return random.Random(seed).choices(episodes, k=count)
 
@@ -106,10 +108,10 @@ def _planned(episode: Episode, tool_seconds: float | None) -> PlannedEpisode:
     prompt, pairs = lengths[0] if lengths else 0, lengths[1:]
     turns = []
     for number, sampled in enumerate(pairs[::2]):
-        heard = pairs[2 * number + 1] if 2 * number + 1 < len(pairs) else 0
+        tool_tokens = pairs[2 * number + 1] if 2 * number + 1 < len(pairs) else 0
         last = 2 * number + 2 >= len(pairs)
         wait = (tool_seconds or 0.0) if waits is None else waits[number] if number < len(waits) else 0.0
-        turns.append(PlannedTurn(sampled, 0.0 if last else wait, heard))
+        turns.append(PlannedTurn(sampled, 0.0 if last else wait, tool_tokens))
     return PlannedEpisode(prompt, tuple(turns))
 
 
