@@ -72,8 +72,10 @@ def run(arguments: Sequence[str]) -> int:
 def _plan(options: PlanOptions, config: GRPOConfig, figures: dict[str, Any]) -> int:
     from palaestra.agents.known_models import located
     from palaestra.cli.model_check import read
+    from palaestra.trainers.scale.memory_estimate import outline
 
     model_config, _, _ = read(located(options.model))
+    outline(model_config)  # Raises an error for a config that is no language model's.
     episodes = _episodes(options, config)
     plans, refused = _plans(options, config, model_config, episodes)
     if plans:

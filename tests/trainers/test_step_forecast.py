@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import families
 import pytest
-from transformers import Qwen3Config
+from transformers import Qwen3Config, Qwen3MoeConfig
 
 from palaestra.episode import Call, Status
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import grpo_config
-from palaestra.trainers.plan.card_costs import CARDS
+from palaestra.trainers.plan.card_costs import CARDS, active_parameters
 from palaestra.trainers.plan.card_plan import extrapolated, plan_cards
 from palaestra.trainers.plan.step_simulation import Costs, ServingLayout, StepSimulation
 from palaestra.trainers.plan.workload import AssumedEpisodes, PlannedEpisode, PlannedTurn, measured
+from palaestra.trainers.scale.memory_estimate import outline
 
 FREE = Costs(
     decode_pass=1.0,
@@ -129,3 +130,13 @@ def test_within_a_machine_more_cards_are_never_slower_at_their_best_split(small)
     for some in extrapolated(16, plans[4], plans[8]):
         assert some.cards == some.serving + some.learning == 16
         assert some.step.seconds <= max(plan.step.seconds for plan in plans[8])
+
+
+def test_of_experts_only_those_count_that_a_token_is_sent_to(small):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = Qwen3MoeConfig(
+        **sizes, vocab_size=500, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2, decoder_sparse_step=1
+    )
+    shape = outline(config)
+    assert shape.parameters - active_parameters(shape) == 2 * 6 * 3 * 64 * 32  # Layers, unused experts, three matrices.
+    assert active_parameters(outline(small)) == outline(small).parameters
