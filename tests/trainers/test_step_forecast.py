@@ -133,9 +133,16 @@ def test_within_a_machine_more_cards_are_never_slower_at_their_best_split(small)
 
 
 def test_of_experts_only_those_count_that_a_token_is_sent_to(small):
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = Qwen3MoeConfig(
-        **sizes, vocab_size=500, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2, decoder_sparse_step=1
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=500,
+        moe_intermediate_size=32,
+        num_experts=8,
+        num_experts_per_tok=2,
+        decoder_sparse_step=1,
     )
     shape = outline(config)
     assert shape.parameters - active_parameters(shape) == 2 * 6 * 3 * 64 * 32  # Layers, unused experts, three matrices.
