@@ -42,8 +42,8 @@ class TrainOptions(RunOptions):
     recipe: Annotated[
         str,
         tyro.conf.arg(
-            help="Preset of the algorithm; --recipe.PART NAME changes a part of it, and `palaestra recipes` shows them "
-            f"all: {', '.join(RECIPES)}."
+            help="Preset of the algorithm (see `palaestra recipes`); --recipe.PART NAME changes a part of it: "
+            f"{', '.join(RECIPES)}."
         ),
     ] = "grpo-tcr"
 

@@ -56,7 +56,7 @@ def test_help_of_a_command_shows_its_defaults(capsys, command, expected):
 @pytest.mark.parametrize("command", ["train", "demo", "sweep"])
 def test_help_names_every_recipe(capsys, command):
     _, out, _ = run(capsys, command, "--help")
-    assert f"shows them all: {', '.join(RECIPES)}." in words(out)
+    assert f"changes a part of it: {', '.join(RECIPES)}." in words(out)
 
 
 @pytest.mark.parametrize("asked", [[], ["-h"], ["--help"]])

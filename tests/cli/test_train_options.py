@@ -70,14 +70,14 @@ def test_of_a_part_that_is_named_twice_the_last_counts_and_has_its_own_settings(
 def test_a_part_that_there_is_not_is_told_what_there_is(capsys, named):
     status, _, err = run(capsys, "train", "two-hop", "--recipe.advantage", *named)
     assert status == 2
-    known = "group, leave-one-out, optimal-baseline, greedy-baseline, whitened, turns, gae, successes, shuffled"
+    known = "group, leave-one-out, optimal-baseline, greedy-baseline, whitened, turns, tree, gae, successes, shuffled"
     assert f"expected one of {known}, or module:name for your own" in err
 
 
 def test_help_all_shows_the_options_by_section(capsys):
     status, out, _ = run(capsys, "train", "--help-all")
     assert status == 0
-    assert "--recipe STR Preset of the algorithm;" in out
+    assert "--recipe STR Preset of the algorithm (see" in out
     sections = ("env", "recipe", "recipe.loss", "play", "optimizer", "save", "cold-start")
     places = [out.index(f" {name} options ") for name in sections]
     assert places == sorted(places)

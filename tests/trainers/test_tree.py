@@ -181,12 +181,12 @@ def test_entropy_is_that_of_the_first_tokens_of_a_turn_and_rises_from_the_first_
 
 def test_a_turn_is_branched_with_alpha_plus_beta_times_the_rise_and_the_rest_are_new_trees():
     sure, never = grown(0, 0, 3, [-0.5, -2.5, -0.5]), grown(0, 1, 3, [-2.5, -0.5, -0.5])
-    starts = next_round(Tree(2, branch_at="entropy", alpha=0.0, beta=0.5), sure, never)
+    starts = next_round(Tree(2, branch_at="entropy", branch_probability=0.0, branch_slope=0.5), sure, never)
     # A rise of two nats gives probability 1; a fall and no rise give 0. So one place is a branch, five are new trees.
     assert [start.branch for start in starts] == [Branch(2, 0, 1), *[Branch()] * 5]
     assert starts[0].branch.point == "0/1"
     assert [start.seed for start in starts] == [0, 3, 4, 5, 6, 7]
-    half = next_round(Tree(2, branch_at="entropy", alpha=1.0, beta=0.0), sure, never)
+    half = next_round(Tree(2, branch_at="entropy", branch_probability=1.0, branch_slope=0.0), sure, never)
     assert [start.branch.turn for start in half] == [1, 1, 2, 2, 0, 0], "each turn once, earlier turns first"
 
 

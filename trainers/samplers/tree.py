@@ -37,10 +37,10 @@ class Tree:
     """Rounds of branches; the branches of a group are divided evenly among them."""
     branch_at: Literal["random", "entropy"] = "random"
     """Turn at which a branch begins: the same number in each tree, at random turns; or each turn in order, with the
-    probability `alpha + beta * rise`, and what is left of the group begins at the beginning."""
-    alpha: float = 0.5
+    probability `branch_probability + branch_slope * rise`, and what is left of the group begins at the beginning."""
+    branch_probability: float = 0.5
     """Probability of a branch at a turn whose entropy is that of the first turn, with `entropy`."""
-    beta: float = 0.2
+    branch_slope: float = 0.2
     """Increase of this probability for each nat that the entropy rose."""
     entropy_tokens: Annotated[int, COUNT] = 20
     """Tokens at the beginning of a turn that its entropy is estimated from: their mean surprise, which has no bias."""
@@ -139,9 +139,9 @@ class Branching(InOrder):
 
     def _where_entropy_rose(self, rng: Any, nodes: list[Node], group: int, places: range) -> list[Start]:
         """Return branches of nodes, earlier turns first, until no place is left; others are new trees."""
-        free, starts = list(places), []
+        options, free, starts = self._options, list(places), []
         for node in sorted(nodes, key=lambda node: node.turn):
-            if free and rng.random() < self._options.alpha + self._options.beta * node.rise:
+            if free and rng.random() < options.branch_probability + options.branch_slope * node.rise:
                 starts.append(_branch(node, free.pop(0)))
         fresh = list(super()._starts(group))
         return [*starts, *(replace(fresh[place], branch=Branch()) for place in free)]
