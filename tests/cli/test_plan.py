@@ -63,7 +63,7 @@ def test_a_run_that_fits_no_card_says_why_and_fails(capsys, model, tmp_path):
     for file in model.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     Qwen3Config(
-        hidden_size=65_536, intermediate_size=262_144, num_hidden_layers=2, num_attention_heads=32, vocab_size=32_000
+        hidden_size=131_072, intermediate_size=524_288, num_hidden_layers=1, num_attention_heads=32, vocab_size=32_000
     ).save_pretrained(tmp_path)
     named = ("--scale.gradient-checkpointing", True, "--scale.optimizer-offload", False, "--scale.lora-r", 8)
     status, out, _ = run(capsys, "plan", tmp_path, "--gpus", 2, *named, *SMALL)
