@@ -85,7 +85,7 @@ def _plan(options: PlanOptions, config: GRPOConfig, figures: dict[str, Any]) -> 
     rests = list(_rests(options, episodes, plans))
     for text in rests:
         say(text)
-    rows = [asdict(plan) | {"starts": plan.starts} for plan in plans]
+    rows = [asdict(plan) for plan in plans]
     for row, plan in zip(rows, plans, strict=True):
         row["dollars"] = None if options.price is None else plan.dollars(options.price)
     figures |= {"plans": rows, "refused": refused, "rests_on": rests}
@@ -154,8 +154,8 @@ def _rests(options: PlanOptions, episodes: Sequence[PlannedEpisode], plans: "Seq
     card, count = CARDS[options.card], len(episodes)
     if any(not plan.starts for plan in plans):
         yield (
-            "* `palaestra train` does not start this: with several learning cards it needs as many servers as cards "
-            "that learn, and plays by turns."
+            "* `palaestra train` does not start this: with several learning cards it needs as many servers, and "
+            "--play.num-prompts, as cards that learn, and plays by turns."
         )
     if any(plan.cards > _LARGEST for plan in plans):
         yield (

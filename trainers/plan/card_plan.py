@@ -36,13 +36,10 @@ class CardPlan:
     slots: int
     max_staleness: int
     step: StepForecast
+    starts: bool
+    """Whether `train` can start it: several learning cards need as many servers and groups, and cannot play ahead."""
     notes: tuple[str, ...] = ()
     """Settings that `train` would choose for the learner to fit."""
-
-    @property
-    def starts(self) -> bool:
-        """Return whether `train` can start it: several learning cards need as many servers, and cannot play ahead."""
-        return self.learning == 1 or (self.serving >= self.learning and not self.max_staleness)
 
     def dollars(self, price: float) -> float:
         """Return what a step costs, if a card costs so much an hour."""
@@ -73,7 +70,8 @@ def plan_cards(
             slots = min(room, count * (1 + staleness))
             layout = ServingLayout(serving, slots, count, config.play.num_generations, staleness)
             step = StepSimulation(costs, layout, sequence).forecast(steps=3)
-            plans.append(CardPlan(cards, serving, learning, slots, staleness, step, notes))
+            starts = learning == 1 or (min(serving, config.play.num_prompts) >= learning and not staleness)
+            plans.append(CardPlan(cards, serving, learning, slots, staleness, step, starts, notes))
     if not plans:
         raise UsageError(f"no split of {cards} cards fits: {refused}")
     best: list[CardPlan] = []
