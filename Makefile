@@ -15,7 +15,7 @@ export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two targets may both install
-.PHONY: help setup demo demo-real test test-browser test-docker test-interop test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-eval bench-judge results bench-sandbox bench-train bench-web study examples docs pictures clean
+.PHONY: help setup demo demo-real test test-browser test-docker test-interop test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-eval bench-judge bench-plan results bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,9 @@ bench-async: setup  ## playing ahead of the learner, against play and learning b
 
 bench-judge: with-endpoint,serve  ## a step of training with a judge that answers after 100 ms, beside one without
 	@$(PY) benchmarks/judge.py
+
+bench-plan: setup  ## the forecast of `palaestra plan` beside short runs on CPUs, a quarter of an hour
+	@$(PY) benchmarks/plan.py
 
 bench-engine: setup  ## groups of multi-turn episodes: the engine against generate()
 	@$(PY) benchmarks/engine.py

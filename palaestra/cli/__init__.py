@@ -36,6 +36,7 @@ GROUPS = {
         "eval": "measure an agent on held-out tasks, or two agents against each other",
         "eval-set": "measure several models in several environments, with one report",
         "doctor": "what is installed, what a model's template does, what memory it needs",
+        "plan": "forecast a training step on 1 to 512 GPUs, and its price, before one is rented",
         "convert": "make a model folder of a GGUF file",
     },
     "training": {

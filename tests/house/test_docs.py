@@ -150,8 +150,8 @@ def known(option: str, command: str) -> bool:
     field = f" {option.removeprefix('--').replace('-', '_')}: "
     if any(field in source.read_text("utf-8") for source in SUBCOMMANDS.get(command, ())):
         return True
-    if command == "doctor" and known(option, "train"):
-        return True  # It describes a run as `train` does.
+    if command in ("doctor", "plan") and known(option, "train"):
+        return True  # They describe a run as `train` does.
     return option in options(command) or (option.endswith(".") and any(o.startswith(option) for o in options(command)))
 
 

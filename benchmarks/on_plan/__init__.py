@@ -1,0 +1,1 @@
+"""What `benchmarks/plan.py` measures and fits."""

@@ -1,0 +1,164 @@
+"""The forecast of `palaestra plan` beside short runs on CPUs: `make bench-plan`
+
+One and two processes, tools of 0 and 50 ms, by turns and ahead, 8 to 128 slots. The seconds of its parts (a decode
+pass, a row, a turn, an update) are fitted to the runs with the fewest and the most slots; the runs between them are
+predicted. Where play and learning compute at once they share two cores, so all parts are slower by a factor, which is
+fitted too. The time of a setting is the median of its steps. Exit status 1 when fewer than ten are within 15 %.
+"""
+
+import json
+import math
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from on_plan.runs import GENERATIONS, PROMPTS, Setting, measure, settings, trained
+from peers.findings import Report, target
+
+from palaestra.trainers.plan.step_simulation import Costs, ServingLayout, StepSimulation
+from palaestra.trainers.plan.workload import PlannedEpisode, PlannedTurn
+
+WITHIN, LEAST = 0.15, 10
+FITTED, PREDICTED = (8, 128), (16, 64)
+"""Slots of the runs that are fitted, and of those that are predicted."""
+FACTORS = (4.0, 2.0, 2.0, 2.0, 1.4, 1.4, 1.2, 1.2, 1.1, 1.1, 1.05, 1.05)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure and predict."""
+
+    minutes: float = 15
+    """Settings are measured again and again for so long."""
+    measured: Path | None = None
+    """File of an earlier measurement, which is predicted in place of a new one."""
+    targets: bool = True
+    """Whether a missed target is an error."""
+    out: Path = Path(__file__).parent / "results" / "plan.json"
+    """Where the figures go."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is fitted."""
+
+    decode_pass: float = 2e-3
+    decode_row: float = 1e-5
+    read_token: float = 1e-6
+    turn: float = 2e-4
+    latency: float = 1e-3
+    publish: float = 1e-2
+    crowded: float = 1.2
+    """Factor of all parts where play and learning compute at once."""
+
+    def costs(self, learn_token: float, *, crowded: bool) -> Costs:
+        """Costs of the simulation. The tiny agent's cache is so small that its length does not tell."""
+        slower = self.crowded if crowded else 1.0
+        return Costs(
+            decode_pass=self.decode_pass * slower,
+            decode_row=self.decode_row * slower,
+            decode_context=0.0,
+            read_token=self.read_token * slower,
+            turn=self.turn * slower,
+            latency=self.latency,
+            learn_step=0.0,
+            learn_token=learn_token * slower,
+            publish=self.publish * slower,
+        )
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What was measured."""
+
+    seconds: dict[Setting, float]
+    """Median of the steps of each setting."""
+    learn_token: float
+    """Seconds of learning from a token, as measured by turns."""
+    episodes: list[PlannedEpisode]
+
+    def forecast(self, machine: Machine, setting: Setting) -> float:
+        """Seconds of a step as they are simulated."""
+        wait = setting.tool_ms / 1000
+        played = [
+            PlannedEpisode(one.prompt, (*(replace(turn, tool_seconds=wait) for turn in one.turns[:-1]), one.turns[-1]))
+            for one in self.episodes
+        ]
+        layout = ServingLayout(
+            1, setting.slots, PROMPTS * GENERATIONS, GENERATIONS, setting.ahead, own_process=setting.processes == 2
+        )
+        costs = machine.costs(self.learn_token, crowded=setting.ahead > 0)
+        return StepSimulation(costs, layout, played).forecast(steps=3).seconds
+
+    def fitted(self, chosen: Sequence[Setting]) -> Machine:
+        """The parts with the least sum of squared logarithms, each in turn changed by ever smaller factors."""
+
+        def lost(tried: Machine) -> float:
+            return sum(math.log(self.forecast(tried, one) / self.seconds[one]) ** 2 for one in chosen)
+
+        machine = Machine()
+        least = lost(machine)
+        for factor in FACTORS:
+            for part in fields(Machine):
+                for times in (factor, 1 / factor):
+                    tried = replace(machine, **{part.name: getattr(machine, part.name) * times})
+                    if (loss := lost(tried)) < least:
+                        machine, least = tried, loss
+        return machine
+
+
+def recorded(options: Options) -> tuple[list[dict[str, Any]], list[PlannedEpisode]]:
+    """Rows of runs, and episodes that they played: of a file, or measured now."""
+    if options.measured is not None:
+        saved = json.loads(options.measured.read_text())
+        turns = [(prompt, [PlannedTurn(*turn) for turn in turns]) for prompt, turns in saved["episodes"]]
+        return saved["rows"], [PlannedEpisode(prompt, tuple(some)) for prompt, some in turns]
+    rows, episodes = [], list[PlannedEpisode]()
+    with tempfile.TemporaryDirectory() as folder:
+        model = trained(Path(folder) / "model")
+        for row, played in measure(settings((*FITTED, *PREDICTED)), model, options.minutes):
+            rows.append(row)
+            episodes = episodes or played  # All runs play the same.
+    return rows, episodes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, fit, predict, print, write JSON."""
+    options = tyro.cli(Options, args=arguments)
+    torch.set_num_threads(1)
+    report = Report(options)
+    rows, episodes = recorded(options)
+    steps, learned = defaultdict[Setting, list[float]](list), list[float]()
+    for row in rows:
+        setting = Setting(row["processes"], row["tool_ms"], row["ahead"], row["slots"])
+        steps[setting] += row["step"]
+        if not setting.ahead:
+            learned += [seconds / tokens for seconds, tokens in zip(row["learn"], row["tokens"], strict=True)]
+    medians = {setting: statistics.median(seconds) for setting, seconds in steps.items()}
+    runs = Runs(medians, statistics.median(learned), episodes)
+    machine = runs.fitted([setting for setting in medians if setting.slots in FITTED])
+    lines, close, predicted = [], 0, 0
+    for setting, seconds in medians.items():
+        said, way = runs.forecast(machine, setting), "fitted" if setting.slots in FITTED else "predicted"
+        low, _, high = statistics.quantiles(steps[setting], n=4)
+        off = said / seconds - 1
+        predicted += way == "predicted"
+        close += way == "predicted" and abs(off) <= WITHIN
+        print(f"{setting!s:<38} {seconds:6.3f} s ({low:.2f} to {high:.2f}), {way:<9} {said:6.3f} s, {off:+.0%}")
+        lines.append({"setting": str(setting), "measured": seconds, "quarters": (low, high), way: said, "off": off})
+    targets = [target(f"predicted settings, of {predicted}, within {WITHIN:.0%}", close, least=LEAST)]
+    kept = [
+        [one.prompt, [[turn.sampled, turn.tool_seconds, turn.tool_tokens] for turn in one.turns]] for one in episodes
+    ]
+    return report.conclude({"settings": lines, "machine": asdict(machine), "rows": rows, "episodes": kept}, targets)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
