@@ -107,8 +107,8 @@ def is_game(env_id: str) -> bool:
 
 def registered() -> list[str]:
     """Return the ids that were registered by `palaestra.register`, sorted."""
-    ours = (key for key, spec in gymnasium.registry.items() if spec.entry_point == ENTRY_POINT)
-    return sorted(set(ours) - set(adapters))
+    keys = (key for key, spec in gymnasium.registry.items() if spec.entry_point == ENTRY_POINT)
+    return sorted(set(keys) - set(adapters))
 
 
 def registered_author(env_id: str) -> tuple[str, Mapping[str, Any]] | None:

@@ -141,9 +141,9 @@ def _passes(
 ) -> torch.Tensor:
     """Add up the gradient of a mini-batch. Return the log-prob of each of its tokens under the present weights."""
     config, logprobs_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
-    own = list(passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks))
-    for number, (micro, counts) in enumerate(own):
-        sum_gradients(learner.model, now=bool(config.scale.reduce_each_pass) or number == len(own) - 1)
+    micro_batches = list(passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks))
+    for number, (micro, counts) in enumerate(micro_batches):
+        sum_gradients(learner.model, now=bool(config.scale.reduce_each_pass) or number == len(micro_batches) - 1)
         pass_sums = sums if counts else defaultdict[str, float](float)
         with learner.computing():
             forward_scores = token_logprobs(learner.model, micro, config.play.temperature)
