@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from fake_server import error
-from fake_vllm import FakeVllm, said
+from fake_vllm import TOKENIZER, FakeVllm, said
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palaestra import Completion, Request, Start
 from palaestra.agents.engines.torch_engine import TorchEngine
@@ -32,9 +32,12 @@ TAGS = frozenset({"weights", "kv_cache"})
 class ServingVllm(FakeVllm):
     """The built-in engine behind vLLM's routes."""
 
-    def __init__(self, model: Any, longest: int, port: int = 0, *, sleeps: bool = True) -> None:
+    def __init__(
+        self, model: Any, longest: int, port: int = 0, *, sleeps: bool = True, tokenizer: Any = TOKENIZER
+    ) -> None:
         super().__init__(model.config, port)
-        self.shape["max_model_len"] = longest
+        self.shape |= {"max_model_len": longest, "dtype": str(model.dtype).removeprefix("torch.")}
+        self.tokenizer = tokenizer
         self.model, self.engine, self.sleeps = model, TorchEngine(model, (), slots=5), sleeps
         self.tags = ["default"]
         """Names of the weights so far, by the version of the engine."""
@@ -171,6 +174,9 @@ class ServingVllm(FakeVllm):
         self.engine.update_weights(self.model.named_parameters(), self.engine.version)
         return {"success": True}
 
+    async def _tokenize(self, body: Any) -> Any:
+        return {"tokens": self.tokenizer.encode(body["prompt"], add_special_tokens=False)}
+
     async def _held(self, body: Any) -> Any:
         """No route of vLLM's, where a GPU can be asked."""
         return {"held": self.held}
@@ -180,7 +186,9 @@ def stand_in(folder: Path) -> Path:
     """Make a package `vllm` in a folder, whose server is this one; what starts vLLM finds it by PYTHONPATH."""
     package = folder / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
-    program = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom serving_vllm import main\n\nmain()\n"
+    program = (
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom serving_vllm import main\n\nmain()\n"
+    )
     (package / "api_server.py").write_text(program)
     return folder
 
@@ -192,11 +200,16 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     for name, kind in (("port", int), ("max-model-len", int), ("gpu-memory-utilization", float)):
         parser.add_argument(f"--{name}", type=kind)
-    for name in ("enable-scale-out", "enable-sleep-mode"):
+    for name in ("enable-scale-out", "enable-sleep-mode", "enforce-eager"):
         parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--distributed-executor-backend")
     options = parser.parse_args(sys.argv[1:])
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype)).eval()
-    serving = ServingVllm(model, options.max_model_len, options.port, sleeps=options.enable_sleep_mode)
+    tokenizer = (
+        AutoTokenizer.from_pretrained(options.model) if Path(options.model, "tokenizer.json").is_file() else None
+    )
+    sleeps = options.enable_sleep_mode
+    serving = ServingVllm(model, options.max_model_len, options.port, sleeps=sleeps, tokenizer=tokenizer)
     with serving.server:
         threading.Event().wait()

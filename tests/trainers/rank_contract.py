@@ -5,20 +5,15 @@ sends is gathered from the parts of all ranks.
 """
 
 import os
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "agents")]
-
 from engine_contract import EngineContract, Served
 from test_engine_contract import STOPS, contract_model
+from torch import distributed
 
 from palaestra.agents.engines.vllm import fleet
 from palaestra.agents.engines.vllm.engine import VllmEngine
