@@ -1,8 +1,9 @@
 """A first hour on one GPU in ten minutes, with a random-weight Qwen3 of four billion parameters: `make bench-gpu`
 
-Asked are: the planned attention beside float64; learning at 8,192 tokens against the rate of a matrix product, as `train`
-would choose it, with moments in 8 bits and with the optimizer offloaded; whole steps with tools, played by a vLLM server
-that shares the GPU; and the memory that each part held beside what the estimate predicts. Needs no network and no model.
+Asked are: the planned attention beside float64; learning at 8,192 tokens against the rate of a matrix product, as
+`train` would choose it, with moments in 8 bits and with the optimizer offloaded; whole steps with tools, played by a
+vLLM server that shares the GPU; and the memory that each part held beside what the estimate predicts. Needs no network
+and no model.
 
 What cannot be measured here is said first. Each part runs in a process of its own, prints its figures at once and is
 written down; one that fails is named, and the others go on. `--device cpu --shapes tiny` tries it all on any machine,

@@ -1,4 +1,4 @@
-"""The contract of engines on one of two ranks that divide a model: `pytest rank_contract.py`, as `test_rank_engines` does.
+"""The contract of engines on one of two ranks that divide a model; `test_rank_engines` runs it by its path.
 
 Both ranks run the same tests at the same time, each with servers of its own. New weights come from both: what an engine
 sends is gathered from the parts of all ranks.
