@@ -154,7 +154,8 @@ class ServingVllm(FakeVllm):
         if "weights" in self.asleep:
             return {"results": [{"error": "the weights are asleep"}]}
         self.folders.append(body["kwargs"]["folder"])
-        self._fill(load_file(Path(self.folders[-1], "model.safetensors")))
+        files = sorted(Path(self.folders[-1]).glob("*.safetensors"))
+        self._fill({name: tensor for file in files for name, tensor in load_file(file).items()})
         return await super()._palaestra_load(body)
 
     def _fill(self, tensors: dict[str, torch.Tensor]) -> None:
