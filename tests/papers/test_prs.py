@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import families
-import going
 import gymnasium
 import pytest
 from batches import batch_of
@@ -125,18 +124,6 @@ def test_a_curriculum_moves_from_form_to_quality_and_a_group_has_one_set_of_weig
     for _ in range(60):
         terms.after(batch_of([reaching], terms))
     assert list(terms.options.weights(terms.reached).values()) == pytest.approx(LATE)
-
-
-def test_f56_a_run_with_a_curriculum_goes_on_bit_by_bit(tmp_path):
-    model = going.random_agent(tmp_path / "model")
-    config = going.run_of(model, "prs", curriculum=True, format_weight=0.0, eval_tasks=0, steps=2)
-    going.on(tmp_path / "whole", config)
-    going.on(tmp_path / "parts", config, steps=1)
-    going.on(tmp_path / "parts")
-    whole, parts = (going.told(tmp_path / name) for name in ("whole", "parts"))
-    assert whole == parts
-    moved = [line["rewards/stage_parsed/mean"] for line in whole[0]]
-    assert moved[0] > moved[1]
 
 
 def test_f42_one_environment_is_played_with_stages_or_with_success_alone():
