@@ -4,7 +4,6 @@ A judge's score is a term of the reward; a judge that fails costs episodes, neve
 """
 
 import asyncio
-import base64
 import json
 import re
 import threading
@@ -241,6 +240,7 @@ def test_f30_a_verdict_is_worth_its_closeness_to_the_label_and_nothing_without_i
 
 
 INDEX = EmbeddedIndex.of([Document("1", "A", "b")])
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SIX = ("search", "browse", "python", "file_reader", "image2text", "audio2text")
 
 
@@ -248,9 +248,8 @@ def test_f36_the_six_tools_are_offered_work_and_stay_within_the_questions_folder
     """Those of the path of examples/reagent; pictures and sound go to served models, of which there is one here."""
     script = Path(__file__).parents[2] / "examples" / "reagent" / "full_scale.sh"
     assert set(re.search(r" tools=(\S+)", script.read_text())[1].split(",")) == set(SIX)
-    pixel = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
     row = {"id": "1", "question": "How many?", "answer": "17", "answer_type": "exactMatch"}
-    (tmp_path / "hle.jsonl").write_text(json.dumps({**row, "image": f"data:image/png;base64,{pixel}"}))
+    (tmp_path / "hle.jsonl").write_text(json.dumps({**row, "image": f"data:image/png;base64,{PIXEL}"}))
     with replying(said("It shows 17.")) as server:
         served = {"base_url": server.url, "model": "m", "api_key_env": ""}
         options = {

@@ -56,23 +56,6 @@ def drawn(text, counts, seed=0, groups=1000, sampler=None):
     return [source.draw(group) for group in range(groups)]
 
 
-@pytest.mark.parametrize("text", [MIXED, PAPER, "a=1,b=1,c=1", "a=0.001,b=999/1000", "one=5"])
-def test_f21_per_source_counts_and_ratios_match_the_config_and_repeat_with_the_seed(text):
-    mixture = read_mixture(text)
-    counts = dict.fromkeys(mixture.weights, 40)
-    sources = drawn(text, counts, groups=3000)
-    assert sources == drawn(text, counts, groups=3000), "the same seed draws the same"
-    others = drawn(text, counts, seed=1, groups=3000)
-    assert len(counts) == 1 or [env for env, _ in sources] != [env for env, _ in others]
-    for end in range(mixture.block, 3001, mixture.block):
-        here = Counter(env for env, _ in sources[:end])
-        for env, share in mixture.shares.items():
-            assert abs(here[env] - end * share) < 1, (env, end)
-    if text == MIXED:
-        for begin in range(0, 3000, 100):
-            assert Counter(env for env, _ in sources[begin : begin + 100]) == {TWO_HOP: 75, CALCULATOR: 25}
-
-
 def test_each_environment_of_a_mixture_plays_its_tasks_as_it_would_alone():
     mixed = drawn("a=3,b=1", {"a": 30, "b": 7}, groups=400, sampler=Uniform(epochs=True))
     for env, count in (("a", 30), ("b", 7)):
