@@ -33,7 +33,6 @@ from palaestra.trainers.setup import cold_start
 
 TWO_HOP, CALCULATOR = "palaestra/TwoHop-v0", "palaestra/Calculator-v0"
 MIXED = f"{TWO_HOP}=3,{CALCULATOR}=1"
-PAPER = "CodeMath#dapo=17000,CodeMath#skywork=4902,CodeContest=3586,Science=3000"
 
 
 def played(sampler, solved=lambda start: start.seed % 2, batches=1):
