@@ -64,9 +64,9 @@ def _print_recipe(name: str, console: Console) -> dict[str, Any]:
     recipe_table = table(f"Recipe {name}", rows, ("value", "source"), justify="left")
     recipe_table.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
     console.print(recipe_table)
-    said = "; ".join(source for _, source in rows.values())
+    sources = "; ".join(source for _, source in rows.values())
     defaults = "; ".join(f"{option} {value}" for option, (value, source) in values.items() if not source)
-    notes = [meaning for pattern, meaning in SHORT.items() if re.search(pattern, said)]
+    notes = [meaning for pattern, meaning in SHORT.items() if re.search(pattern, sources)]
     for text in (*notes, f"Defaults of which its sources say nothing: {defaults}"):
         console.print(text, highlight=False, soft_wrap=True)
     return {key: {"value": value, "source": source} for key, value, source in (*sourced(name), *of_run)}

@@ -63,17 +63,19 @@ def test_f01_what_is_predicted_of_a_tool_result_changes_neither_loss_nor_weights
         learned(lambda ids: ids < REPLY)
 
 
-def test_f01_f02_a_row_holds_the_ids_that_the_engine_sampled_and_the_mask_marks_these_alone():
-    pupil, said = local(), []
-    poll = pupil.agent.engine.poll
-    pupil.agent.engine.poll = lambda timeout=0.0: [said.append(list(one.ids)) or one for one in poll(timeout)]
+@pytest.mark.parametrize("who", [lambda: local().agent, lambda: parrot.learner().agent], ids=["random", "with tools"])
+def test_f01_f02_a_row_holds_the_ids_that_the_engine_sampled_and_the_mask_marks_these_alone(who):
+    """Of random bytes, which no encoder would write in this way; and around tool results."""
+    agent, said = who(), []
+    poll = agent.engine.poll
+    agent.engine.poll = lambda timeout=0.0: [said.append(list(one.ids)) or one for one in poll(timeout)]
     arena = palaestra.arena("palaestra/TwoHop-v0", 4)
-    played = list(play(pupil.agent, arena, [Start(at, at) for at in range(8)], limits=TokenLimits(30, 600)))
+    played = list(play(agent, arena, [Start(at, at) for at in range(8)], limits=TokenLimits(30, 1000)))
     arena.close()
     rows = [row for episode in played for row in episode.rows]
     edges = [np.flatnonzero(np.diff(row.sampled, prepend=False, append=False)).reshape(-1, 2) for row in rows]
     found = [row.ids[a:b].tolist() for row, places in zip(rows, edges, strict=True) for a, b in places]
-    assert sorted(found) == sorted(said), "random bytes, which no encoder would write in this way"
+    assert sorted(found) == sorted(said)
     assert sum(int(row.sampled.sum()) for row in rows) == sum(map(len, said))
 
 
