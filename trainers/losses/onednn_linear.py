@@ -60,8 +60,9 @@ def linear_of(layer: torch.nn.Module) -> Callable[..., Tensor]:
 
 
 def gradient_owner(layer: Any) -> Tensor | None:
-    """Return the layer's weight if a backward pass may add to its gradient in place, otherwise None. This saves a matrix
-    of the weight's size in each micro-batch, and adding it up.
+    """Return the layer's weight if a backward pass may add to its gradient in place, otherwise None.
+
+    This saves a matrix of the weight's size in each micro-batch, and adding it up.
     """
     weight = layer.weight
     hooked = weight._backward_hooks or weight._post_accumulate_grad_hooks
