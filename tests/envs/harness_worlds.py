@@ -256,6 +256,27 @@ class Team(Plain):
         return (await client.ask(plan, tools=[schema("delegate")]))["content"]
 
 
+class Crowd(Plain):
+    """Three helpers with two turns each, all at once; then a last turn with what they said."""
+
+    max_turns = 7
+
+    async def play(self, task, client):
+        async def helper(number):
+            own = Client(client.model)
+            try:
+                told = [{"role": "user", "content": f"help {number}"}]
+                for _ in range(2):
+                    said = await own.ask(told)
+                    told += [{"role": "assistant", "content": said["content"]}, {"role": "user", "content": "again"}]
+                return said["content"]
+            finally:
+                own.close()
+
+        helped = await asyncio.gather(*map(helper, range(3)))
+        return (await client.ask([{"role": "user", "content": "/".join(sorted(helped))}]))["content"]
+
+
 class Misfits(Plain):
     """Four of five episodes are well; each fifth misbehaves in its own way."""
 

@@ -38,6 +38,11 @@ def audit_and_replay(author, episode, chat, longest):
     record = from_line(to_line(Record(env_id, episode)))
     assert record.episode.attempt == episode.attempt
     assert ReplayMachines().replay([record]) is None
+    return record
+
+
+def audit_and_replay_refusals(author, episode, chat, longest):
+    record = audit_and_replay(author, episode, chat, longest)
     more = replace(episode.attempt, refused=episode.attempt.refused + 1)
     difference = ReplayMachines().replay([replace(record, episode=replace(episode, attempt=more))])
     assert difference is not None
@@ -53,7 +58,7 @@ def test_a_history_that_does_not_fit_is_refused_as_openai_does_and_the_episode_g
     assert (episode.ending, episode.attempt.turns) == (Ending.ANSWERED, 4)
     assert episode.attempt.refused == len(met) > 0
     assert len(episode.rows) == 1 + len(met)
-    audit_and_replay(harness_worlds.Compacts, episode, chat, room)
+    audit_and_replay_refusals(harness_worlds.Compacts, episode, chat, room)
 
 
 def test_a_message_that_is_shortened_goes_on_in_the_row_of_its_dialogue():
@@ -62,7 +67,7 @@ def test_a_message_that_is_shortened_goes_on_in_the_row_of_its_dialogue():
     assert (episode.ending, episode.attempt.refused, len(episode.rows)) == (Ending.ANSWERED, 1, 1)
     told = [message["content"] for message in episode.attempt.messages]
     assert told == [episode.attempt.task.prompt, "turn 0", "short", "turn 1"]
-    audit_and_replay(harness_worlds.Shortens, episode, chat, 110)
+    audit_and_replay_refusals(harness_worlds.Shortens, episode, chat, 110)
 
 
 @pytest.mark.parametrize(("name", "turns", "refused"), [("TooMuch", 1, 1), ("TooMuchAtOnce", 0, 1), ("Repeats", 0, 6)])
@@ -73,4 +78,4 @@ def test_a_harness_that_ends_after_a_request_that_did_not_fit_ends_as_too_long(n
     assert (episode.attempt.refused, episode.attempt.answer, len(episode.rows)) == (refused, None, 1)
     assert episode.attempt.messages[-1]["content"].startswith("long")
     assert episode.reward == 0.0
-    audit_and_replay(author, episode, chat, 20_000)
+    audit_and_replay_refusals(author, episode, chat, 20_000)
