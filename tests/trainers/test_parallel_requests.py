@@ -31,7 +31,7 @@ class Together(Numbered):
             time.sleep(min(timeout, 0.01))
             return []
         self.needed = 1
-        lost = {ticket: "the server is lost" for ticket in self.failed}
+        lost = dict.fromkeys(self.failed, "the server is lost")
         return [
             replace(done, cut=done.ticket in self.cut, fault=lost.get(done.ticket, ""))
             for done in reversed(super().poll())
@@ -65,7 +65,9 @@ def test_where_one_of_several_parallel_turns_is_cut_the_episode_ends_with_its_ro
     record = audit_and_replay(harness_worlds.Crowd, episode, chat, 100_000)
     monkeypatch.setattr(machine, "_LISTEN_SECONDS", 0.05)  # Nothing comes that could be waited for.
     last = {**episode.attempt.messages[-1], "content": "another turn"}
-    changed = replace(episode.attempt, messages=(*episode.attempt.messages[:-2], {"role": "user", "content": "x"}, last))
+    changed = replace(
+        episode.attempt, messages=(*episode.attempt.messages[:-2], {"role": "user", "content": "x"}, last)
+    )
     assert ReplayMachines().replay([replace(record, episode=replace(episode, attempt=changed))]) is not None
 
 
