@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from palaestra import formats
 from palaestra.envs.core import ending as outcome
@@ -150,6 +150,7 @@ class HarnessMachine(Machine):
     def _asked(self, state: EpisodeState, world: World, turn: Turn) -> Event:
         """Return the event that asks for a turn."""
         world.take(turn)
+        _warn_of(turn.request.unfollowed, self.spec.name)
         dialogue, request = state.seats[None], turn.request
         self._show(state, world)
         dialogue.schemas = request.tools
@@ -162,7 +163,8 @@ class HarnessMachine(Machine):
         """Put what was said so far into the state, for the attempt."""
         dialogue = state.seats[None]
         dialogue.messages, dialogue.dialogues, dialogue.calls = world.messages, world.openings, world.calls
-        dialogue.refused, dialogue.delivered, dialogue.left = world.refused, len(dialogue.messages), len(world.asked)
+        dialogue.refused, dialogue.unfollowed = world.refused, world.unfollowed
+        dialogue.delivered, dialogue.left = len(dialogue.messages), len(world.asked)
 
     def _returned(self, state: EpisodeState, world: World, over: Over) -> MachineReply:
         """End the episode after its harness has ended: a crash after its first request may be the agent's doing."""
@@ -212,6 +214,13 @@ class HarnessMachine(Machine):
             world.drop_unanswered()
             self._show(state, world)
         world.close()
+
+
+@cache
+def _warn_of(wishes: tuple[str, ...], name: str) -> None:
+    """Log wishes that are not followed, once for each environment."""
+    if wishes:
+        log.warning("%s", f"{name}: its requests wish {', '.join(wishes)}, which this model does not follow")
 
 
 async def _start(state: EpisodeState, world: World) -> None:

@@ -70,8 +70,8 @@ class World:
         """Dialogues whose turn the agent is asked for, by their numbers, the first asked first."""
         self.calls: list[Call] = []
         self.asks = 0
-        self.refused = 0
-        """Number of requests whose messages did not fit."""
+        self.refused = self.unfollowed = 0
+        """Numbers of requests whose messages did not fit, and of those with a wish that is not followed."""
         self.too_long: Turn | None = None
         """The latest request, if its messages did not fit."""
         self._opened = self._numbered = 0
@@ -234,6 +234,7 @@ class World:
         talk.messages.append({"role": "assistant", "content": text})
         talk.marks.append(mark)
         self._said[mark], self.too_long, talk.stays = text, None, True
+        self.unfollowed += bool(turn.request.unfollowed) and not turn.fresh
         self.talks.remove(talk)
         self.talks.append(talk)
         if not is_cut:

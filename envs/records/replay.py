@@ -55,7 +55,7 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | 
                     raise Difference(f"ending{who}", episode.ending, event.fault)
                 assert event.attempt is not None
                 replayed = in_order_of(episode, event.attempt)
-                for name in ("calls", "answer", "turns", "final", "worlds", "dialogues", "refused"):
+                for name in ("calls", "answer", "turns", "final", "worlds", "dialogues", "refused", "unfollowed"):
                     same(name + who, getattr(episode.attempt, name), getattr(replayed, name))
                 for name in ("ending", "fault", "reward", "parts"):
                     same(name + who, getattr(episode, name), getattr(event, name))

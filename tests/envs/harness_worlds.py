@@ -376,6 +376,17 @@ class Repeats(Plain):
             assert status == 400
 
 
+class Wishes(Plain):
+    """Asks for three turns; two of the requests have wishes that no model here follows."""
+
+    async def play(self, task, client):
+        told = [{"role": "user", "content": task.prompt}]
+        for wish in ({}, {"top_p": 0.5, "seed": 3}, {"tool_choice": "required", "n": 2}):
+            said = await client.ask(told, tools=[schema("look")], **wish)
+            told += [{"role": "assistant", "content": said["content"]}, {"role": "user", "content": "more"}]
+        return said["content"]
+
+
 def schema(name):
     """A tool without arguments."""
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

@@ -10,6 +10,7 @@ from test_harness_rows import Numbered, harness_worlds
 import palaestra
 from palaestra import Ending, Start
 from palaestra.agents import Agent, TokenLimits, play
+from palaestra.cli.results import report_table
 from palaestra.envs import ToolVectorEnv
 from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.record import Record, from_line, to_line
@@ -21,6 +22,8 @@ from palaestra.trainers.audit.tokens import (
     text_findings,
     turn_findings,
 )
+from palaestra.trainers.evaluation.evaluate import summarise
+from palaestra.trainers.evaluation.metrics import episode_metrics, facts_of
 
 
 def played(author, engine, limits):
@@ -79,3 +82,18 @@ def test_a_harness_that_ends_after_a_request_that_did_not_fit_ends_as_too_long(n
     assert episode.attempt.messages[-1]["content"].startswith("long")
     assert episode.reward == 0.0
     audit_and_replay_refusals(author, episode, chat, 20_000)
+
+
+def test_refusals_and_wishes_that_are_not_followed_are_figures_of_training_and_evaluation():
+    chat = families.chat("tiny")
+    refusing = played(harness_worlds.Compacts(), Numbered(chat), TokenLimits(20, 130))
+    wishing = played(harness_worlds.Wishes(), Numbered(chat), TokenLimits(20, 130))
+    assert (refusing.attempt.unfollowed, wishing.attempt.refused, wishing.attempt.unfollowed) == (0, 0, 2)
+    figures = episode_metrics([facts_of(episode) for episode in (refusing, wishing)])
+    expected = {"refused": refusing.attempt.refused / 2, "unfollowed": 1.0}
+    assert {name: figures[f"episodes/{name}"] for name in expected} == expected
+    report = summarise([refusing, wishing], 2, 1, 1.0)
+    assert report.requests == expected
+    assert "requests refused" in str(list(report_table("", {"": report}).columns[0].cells))
+    assert not any(name.startswith("episodes/refused") for name in episode_metrics([facts_of(wishing)]))
+    audit_and_replay(harness_worlds.Wishes, wishing, chat, 130)
