@@ -237,7 +237,7 @@ class _Table:
         seat.turn += 1
         seat.opening = seat.opening or conversation
         ticket = self.agent.engine.submit(request)
-        seat.asked[ticket] = event.dialogue, conversation
+        seat.open_turns[ticket] = event.dialogue, conversation
         self.tickets[ticket] = event.slot
 
     def _temperature(self, event: Event, start: Start) -> float:
@@ -260,7 +260,7 @@ class _Table:
 
     def _withdraw(self, seat: RunningEpisode) -> None:
         """Cancel the turns of an episode that the engine still samples."""
-        for ticket in seat.asked:
+        for ticket in seat.open_turns:
             self.agent.engine.cancel(ticket)
             del self.tickets[ticket]
-        seat.asked.clear()
+        seat.open_turns.clear()

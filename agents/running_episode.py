@@ -33,7 +33,7 @@ class RunningEpisode:
     turn: int = 0
     dialogues: dict[int, Conversation] = field(default_factory=dict)
     """Conversations in which the agent has spoken, by the number of the dialogue; the one with the latest turn last."""
-    asked: dict[int, tuple[int, Conversation]] = field(default_factory=dict)
+    open_turns: dict[int, tuple[int, Conversation]] = field(default_factory=dict)
     """Dialogues of the turns that the engine samples, by ticket; empty while the arena has the turn."""
     refused: tuple[int, Conversation] | None = None
     """Dialogue of the latest request, and its number, if the environment asked for a turn that did not fit."""
@@ -66,16 +66,16 @@ class RunningEpisode:
 
     def is_stale(self, event: Event) -> bool:
         """Return whether an event is of an earlier episode: the engine has the turn that it asks for."""
-        asked = [dialogue for dialogue, _ in self.asked.values()]
-        return bool(asked) and (event.ending is not None or event.dialogue in asked)
+        numbers = [dialogue for dialogue, _ in self.open_turns.values()]
+        return bool(numbers) and (event.ending is not None or event.dialogue in numbers)
 
     def add_response(self, completion: Completion) -> AgentTurn:
         """Append what the engine sampled to the conversation that it was asked for, and return its text.
 
         For a fault, nothing is appended, and the text is empty.
         """
-        assert completion.ticket in self.asked, "an engine answered a request that was never made"
-        dialogue, conversation = self.asked.pop(completion.ticket)
+        assert completion.ticket in self.open_turns, "an engine answered a request that was never made"
+        dialogue, conversation = self.open_turns.pop(completion.ticket)
         self.refused, self.fault = None, completion.fault
         if completion.fault:
             return AgentTurn("", dialogue)

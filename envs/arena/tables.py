@@ -144,9 +144,10 @@ class ArenaSlots:
 
     def more(self) -> list[Event]:
         """Return events of further turns that running episodes ask for, while their first ones are not answered."""
-        asked = SlotState.ASKED if self.parallel else None
+        if not self.parallel:
+            return []
         tables: Sequence[Any] = [
-            table for table, standing in zip(self._tables, self._standing, strict=True) if standing is asked
+            table for table, standing in zip(self._tables, self._standing, strict=True) if standing is SlotState.ASKED
         ]
         machines = [table.machine for table in tables]
         return [event for machine in machines if isinstance(machine, Asking) for event in machine.more()]

@@ -67,7 +67,7 @@ class HarnessMachine(Machine):
     def more(self) -> list[Event]:
         """Return the events of further turns that the harness asks for, while the first ones are not answered."""
         state, world, events = self.state, self.world, list[Event]()
-        if state is None or state.endings is not None or world is None or not world.asked:
+        if state is None or state.endings is not None or world is None or not world.open_talks:
             return events
         while self._used(state, world) < self.spec.max_turns and (turn := world.waiting()) is not None:
             events.append(self._asked(state, world, turn))
@@ -82,7 +82,7 @@ class HarnessMachine(Machine):
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
         """End the episode from outside; `text` is a turn that was cut, of the dialogue that it names."""
         state, world = self.state, self.world
-        if text and state is not None and world is not None and world.asked:
+        if text and state is not None and world is not None and world.open_talks:
             world.answer(text, is_cut=True)
             state.seats[None].turns += 1
             text = ""
@@ -145,7 +145,7 @@ class HarnessMachine(Machine):
     @staticmethod
     def _used(state: EpisodeState, world: World) -> int:
         """Return the number of requests that count for the limit of turns."""
-        return state.seats[None].turns + len(world.asked) + world.refused
+        return state.seats[None].turns + len(world.open_talks) + world.refused
 
     def _asked(self, state: EpisodeState, world: World, turn: Turn) -> Event:
         """Return the event that asks for a turn."""
@@ -164,7 +164,7 @@ class HarnessMachine(Machine):
         dialogue = state.seats[None]
         dialogue.messages, dialogue.dialogues, dialogue.calls = world.messages, world.openings, world.calls
         dialogue.refused, dialogue.unfollowed = world.refused, world.unfollowed
-        dialogue.delivered, dialogue.left = len(dialogue.messages), len(world.asked)
+        dialogue.delivered, dialogue.left = len(dialogue.messages), len(world.open_talks)
 
     def _returned(self, state: EpisodeState, world: World, over: Over) -> MachineReply:
         """End the episode after its harness has ended: a crash after its first request may be the agent's doing."""

@@ -66,7 +66,7 @@ class World:
         """Secret part of the episode's address, and its key."""
         self.talks: list[Talk] = []
         """Dialogues; the one that was asked or answered last is the last."""
-        self.asked: dict[int, Talk] = {}
+        self.open_talks: dict[int, Talk] = {}
         """Dialogues whose turn the agent is asked for, by their numbers, the first asked first."""
         self.calls: list[Call] = []
         self.asks = 0
@@ -199,10 +199,10 @@ class World:
         self.talks.append(best)
         best.messages += turn.new
         best.marks, best.turn, best.stays = list(request.marks), turn, best.stays or stays
-        turn.number, self.asked[best.number], self.too_long = best.number, best, None
+        turn.number, self.open_talks[best.number], self.too_long = best.number, best, None
 
     def waiting(self) -> Turn | None:
-        """Return a turn that the harness asks for beside those of `asked`; None if there is none, or it has ended."""
+        """Return a turn that the harness asks for beside its `open_talks`; None if there is none, or at its end."""
         with suppress(IndexError):
             return None if self._over else self._mail.popleft()
         return None
@@ -242,10 +242,10 @@ class World:
 
     def _answered(self, text: str) -> tuple[Talk, Turn]:
         """Return the dialogue and the turn that a text answers; a plain text answers the one that was asked first."""
-        number = text.dialogue if isinstance(text, AgentTurn) else next(iter(self.asked), -1)
-        if number not in self.asked:
-            raise UsageError(f"nobody asks for a turn of dialogue {number}; asked: {[*self.asked]}")
-        talk = self.asked.pop(number)
+        number = text.dialogue if isinstance(text, AgentTurn) else next(iter(self.open_talks), -1)
+        if number not in self.open_talks:
+            raise UsageError(f"nobody asks for a turn of dialogue {number}; asked: {[*self.open_talks]}")
+        talk = self.open_talks.pop(number)
         turn, talk.turn = talk.turn, None
         assert turn is not None
         return talk, turn

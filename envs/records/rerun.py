@@ -24,12 +24,12 @@ def turn_of_harness(machine: HarnessMachine, episode: Episode, cut: bool = False
     ends_cut = is_cut(None, episode) and is_turn(attempt.messages[-1])
     while machine.is_open and (world := machine.world) is not None and machine.state is not None:
         for number, (messages, ends_attempt) in _recorded(machine, episode).items():
-            place = len(world.asked[number].messages)
+            place = len(world.open_talks[number].messages)
             was_cut = ends_cut and ends_attempt and place == len(messages) - 1
             if place < len(messages) and is_turn(messages[place]) and was_cut == cut:
                 return AgentTurn(str(messages[place]["content"]), number)
-        if not cut and world.asked and world.refused < attempt.refused:
-            return TooLong("these messages were too long when this was recorded", next(iter(world.asked)))
+        if not cut and world.open_talks and world.refused < attempt.refused:
+            return TooLong("these messages were too long when this was recorded", next(iter(world.open_talks)))
         if machine.state.seats[None].turns >= attempt.turns - (ends_cut and not cut):
             return None
         settle(machine, machine.listen())  # Another of its requests was answered first.
@@ -63,11 +63,11 @@ def _recorded(machine: HarnessMachine, episode: Episode) -> dict[int, tuple[Sequ
     """
     assert machine.world is not None
     free = [(messages, at) for at, (messages, _) in enumerate(episode.dialogues, start=1)]
-    last, found = len(free), dict[int, tuple[Sequence[Message], bool]]()
+    last, matched = len(free), dict[int, tuple[Sequence[Message], bool]]()
     for talk in sorted(machine.world.talks, key=lambda talk: (-len(talk.messages), talk.number)):
         claimed = next((each for each in free if [*each[0][: len(talk.messages)]] == talk.messages), None)
         if claimed is not None:
             free.remove(claimed)
-            if talk.number in machine.world.asked:
-                found[talk.number] = claimed[0], claimed[1] == last
-    return found
+            if talk.number in machine.world.open_talks:
+                matched[talk.number] = claimed[0], claimed[1] == last
+    return matched
