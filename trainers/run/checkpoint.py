@@ -36,7 +36,16 @@ from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
 from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
 from palaestra.trainers.run.versions import digest_of, versions
-from palaestra.trainers.scale.fsdp import as_part_of, is_divided, load_parts, own_part, save_parts, whole_model
+from palaestra.trainers.scale.fsdp import (
+    as_part_of,
+    is_divided,
+    load_parts,
+    own_part,
+    own_part_of,
+    save_parts,
+    shape_of,
+    whole_model,
+)
 from palaestra.trainers.scale.fsdp import whole_adapter as gathered_adapter
 from palaestra.trainers.scale.moment_levels import narrowed, widened
 from palaestra.trainers.scale.ranks import here
@@ -173,7 +182,7 @@ def restore(
             f"precision {saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was "
             f"written with {_libraries(checkpoint.versions)}, these are {_libraries(versions())}"
         )
-    model = to_learn(local.model, here())
+    model = to_learn(local.model, here(), config)
     learner = Learner(local.agent, model, config, checkpoint.step, reference, state=checkpoint.state, ranks=here())
     tensors = _read(checkpoint, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))
@@ -191,14 +200,20 @@ def restore(
         state_by_parameter.setdefault(name, {})[f"{group}/{kind}"] = (
             tensor.item() if tensor.dtype == torch.int64 else tensor
         )
-    learner.masters.load({name: state_by_parameter[name].pop(_MASTER) for name in _masters(learner)})
+    trained = learner.masters.trained
+    learner.masters.load(
+        {name: own_part_of(state_by_parameter[name].pop(_MASTER), trained[name]) for name in _masters(learner)}
+    )
     names = {weight: name for name, weight in learner.masters.stepped.items()}
     for optimizer in learner.optimizers:
         parameter_names = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
         state = {
             place: narrowed(
-                {key.removeprefix("optimizer/"): own_part(value) for key, value in state_by_parameter[name].items()},
-                learner.masters.trained[name],
+                {
+                    key.removeprefix("optimizer/"): own_part_of(value, trained[name])
+                    for key, value in state_by_parameter[name].items()
+                },
+                trained[name],
             )
             for place, name in enumerate(parameter_names)
             if state_by_parameter.get(name)
@@ -210,8 +225,8 @@ def restore(
 def fingerprint(model: Any) -> str:
     """Return a digest that is equal for models whose parameters have the same names, shapes and types."""
     computed = model.config.dtype if is_divided(model) else None
-    shapes = [(name, list(weight.shape), str(computed or weight.dtype)) for name, weight in model.named_parameters()]
-    return _digest(shapes)
+    weights = model.named_parameters()
+    return _digest([(name, list(shape_of(weight)), str(computed or weight.dtype)) for name, weight in weights])
 
 
 def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:

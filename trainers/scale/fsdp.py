@@ -24,7 +24,7 @@ from palaestra.errors import TrainingHalted
 from palaestra.trainers.scale.ranks import Ranks
 
 GatheredT = TypeVar("GatheredT")
-_ROOT = "palaestra_root"
+ROOT = "palaestra_root"
 """Attribute of a sharded model that holds its FSDP root. It is not a submodule, because the root contains the model."""
 
 
@@ -53,7 +53,7 @@ def divided(whole: Any, ranks: Ranks) -> Any:
     for name, shard in model.named_parameters():
         with torch.no_grad():
             own_part(shard).copy_(part_like(weights[name], shard))
-    model.__dict__[_ROOT] = root
+    model.__dict__[ROOT] = root
     return model
 
 
@@ -66,6 +66,16 @@ def part_like(whole: Tensor, shard: Tensor) -> Tensor:
     """Return the part of a whole tensor that is this rank's part of a sharded one."""
     size, begin = own_part(shard).shape[0], begin_of(shard)
     return whole[begin : begin + size]
+
+
+def own_part_of(value: Tensor, weight: Tensor) -> Tensor:
+    """Return this rank's part of a tensor that was read for a weight. If another sharding wrote it, it may be whole, or
+    flat.
+    """
+    if is_shard(value) or not value.ndim or value.numel() != weight.numel():
+        return own_part(value)
+    value = value.view(weight.shape)
+    return part_like(value, weight) if is_shard(weight) else value
 
 
 def begin_of(shard: Any) -> int:
@@ -81,19 +91,19 @@ def sum_gradients(model: Any, *, now: bool) -> None:
     of whole gradients. A model that is not sharded has nothing to sum.
     """
     if is_divided(model):
-        model.__dict__[_ROOT].set_requires_gradient_sync(now)
+        model.__dict__[ROOT].set_requires_gradient_sync(now)
 
 
 def is_divided(model: Any) -> bool:
     """Return whether the weights of a model are sharded over ranks."""
-    return _ROOT in model.__dict__
+    return ROOT in model.__dict__
 
 
 def through(model: Any, work: Callable[[], GatheredT]) -> GatheredT:
     """Call `work`, which uses modules and weights of the model, and return its result: tensors and numbers. If the
     model is sharded, all ranks must call this function, each with its own `work`.
     """
-    root = model.__dict__.get(_ROOT)
+    root = model.__dict__.get(ROOT)
     if root is None:
         return work()
     result: GatheredT = root(work)
@@ -166,6 +176,11 @@ def whole_adapter(model: Any) -> dict[str, Tensor]:
 def own_part(tensor: Tensor) -> Tensor:
     """Return the shard of a tensor on this rank."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def shape_of(weight: Any) -> torch.Size:
+    """Return the shape of a whole weight of a model."""
+    return getattr(weight, "ds_shape", weight.shape)  # type: ignore[no-any-return]
 
 
 def is_shard(tensor: Tensor) -> bool:

@@ -35,6 +35,7 @@ from palaestra.trainers.samplers.task_of_group import counts_in, held_out
 from palaestra.trainers.samplers.tree import Tree
 from palaestra.trainers.scale.fit_memory import fit
 from palaestra.trainers.scale.ranks import Ranks, here
+from palaestra.trainers.setup.check_sharding import check_sharding
 from palaestra.trainers.setup.choose_engine import chosen_engine, vllm_engine
 from palaestra.trainers.setup.demonstration_split import Division
 
@@ -193,6 +194,7 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
         raise ConfigError(
             f"{names} does not support several ranks (torchrun started {count}). Remove it, or train in one process"
         )
+    check_sharding(config, count)
     if count > 1 and config.engine.kind == "vllm" and count > len(config.engine.urls):
         raise ConfigError(
             f"engine.urls names {len(config.engine.urls)} servers and there are {count} ranks, each of which asks "
