@@ -190,8 +190,8 @@ def to_learn(model: Any, ranks: Ranks, config: GRPOConfig | SFTConfig) -> Any:
     if (size := config.scale.sequence_parallel_size) > 1:
         if not shares_beginnings(learning):
             raise UsageError(
-                f"sequence_parallel_size is {size}, and rows of a {type(model).__name__} are padded here, so they cannot "
-                "be divided among ranks; set it to 1"
+                f"sequence_parallel_size is {size}, and rows of a {type(model).__name__} are padded here, which "
+                "several ranks cannot compute together; set it to 1"
             )
         share_rows(learning, ranks, config.scale)
     return learning

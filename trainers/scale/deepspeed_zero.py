@@ -259,4 +259,4 @@ class ZeroSteps(torch.optim.Optimizer):
         step = next(iter(self._inner.state.values()))["step"]
         for name, own in self._masters.stepped.items():
             weight = self._masters.weights[name]
-            self.state[own] = {"step": step, **{kind: part(weight, moment(weight, kind)) for kind in _MOMENTS}}
+            self.state[own] = {"step": step.clone(), **{kind: part(weight, moment(weight, kind)) for kind in _MOMENTS}}
