@@ -217,11 +217,9 @@ class ZeroMasters(Masters):
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy these tensors into the masters, and the masters into the model's weights."""
+        """Copy these tensors into the masters. The model's weights are the same, rounded: a checkpoint holds both."""
         for name, tensor in tensors.items():
             self.stepped[name].copy_(own_part(tensor))
-            own = self.stepped[name]
-            self.weights[name].ds_tensor[: len(own)].copy_(own)
 
 
 class ZeroSteps(torch.optim.Optimizer):

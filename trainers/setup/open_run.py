@@ -208,8 +208,8 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
 
 
 def check_scale(config: RunConfig) -> None:
-    """Raise `ConfigError` for an optimizer offload without a GPU, for an engine that would leave the GPU, and for an
-    adapter whose base model is not saved.
+    """Raise `ConfigError` for an optimizer offload without a GPU, for an engine that would leave the GPU, for an
+    adapter whose base model is not saved, and for rows of imitation that several ranks would compute.
     """
     on_cpu = find_device(config.device).type == "cpu"
     if isinstance(config, GRPOConfig) and config.engine.kind == "process" and not on_cpu:
@@ -221,6 +221,8 @@ def check_scale(config: RunConfig) -> None:
         raise ConfigError(
             "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
         )
+    if (size := config.scale.sequence_parallel_size) > 1 and isinstance(config, SFTConfig):
+        raise ConfigError(f"sequence_parallel_size is {size}, and imitation runs in one process; set it to 1")
     if config.scale.lora_r and config.model == "tiny" and isinstance(config, SFTConfig):
         raise ConfigError(
             f"lora_r is {config.scale.lora_r}, and the model is made anew of random weights, which are kept nowhere: "
