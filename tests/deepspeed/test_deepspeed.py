@@ -99,6 +99,16 @@ def test_a_run_that_stops_goes_on_bit_by_bit(runs, name):
             assert same(load_file(ours / file.relative_to(theirs)), load_file(file))
 
 
+def test_in_bfloat16_engines_answer_from_the_rounded_masters(runs):
+    path = step_folder(runs / "bf16", STEPS)
+    masters = {name.removeprefix("master/float32/"): one for name, one in state_of(path).items() if "master" in name}
+    rounded = weights(path)
+    assert rounded.keys() == masters.keys()
+    assert all(torch.equal(rounded[name].flatten(), masters[name].bfloat16()) for name in rounded)
+    assert any(not torch.equal(rounded[name].flatten().float(), masters[name]) for name in rounded)
+    assert all(line["sampling/sampling_logp_difference/mean"] < 0.02 for line in told(runs / "bf16")[0])
+
+
 @pytest.mark.parametrize("name", ["zero-then-alone", "zero-then-fsdp"])
 def test_another_sharding_goes_on_from_exactly_what_deepspeed_has_written(runs, name):
     there, taken_up = step_folder(runs / name, 2), step_folder(runs / f"{name}-again", 2)

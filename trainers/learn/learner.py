@@ -183,8 +183,10 @@ def to_learn(model: Any, ranks: Ranks, config: GRPOConfig | SFTConfig) -> Any:
     """Return what the ranks train: with one rank the model itself, with several a copy that is sharded over them."""
     if ranks.count == 1:
         return model
-    zero = config.scale.sharding == "deepspeed"
-    learning = zero_divided(model, ranks, config.optimizer) if zero else divided(model, ranks)
+    if config.scale.sharding == "deepspeed":
+        learning = zero_divided(model, ranks, config.optimizer, config.scale)
+    else:
+        learning = divided(model, ranks)
     assume_head(learning, model)
     assume_sharing(learning, model)
     if (size := config.scale.sequence_parallel_size) > 1:

@@ -16,25 +16,25 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from palaestra.errors import MissingExtra
-from palaestra.trainers.config.sections_config import OptimizerConfig
-from palaestra.trainers.scale.fsdp import ROOT, own_part
+from palaestra.trainers.config.sections_config import OptimizerConfig, ScaleConfig
+from palaestra.trainers.scale.fsdp import ROOT, RootModule, own_part
 from palaestra.trainers.scale.master_weights import Masters
+from palaestra.trainers.scale.optimizers import adamw
 from palaestra.trainers.scale.ranks import Ranks
 
-GatheredT = TypeVar("GatheredT")
 EXTRA = "deepspeed"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 """Names of AdamW's moments."""
 
 
-def zero_divided(whole: Any, ranks: Ranks, config: OptimizerConfig) -> Any:
+def zero_divided(whole: Any, ranks: Ranks, config: OptimizerConfig, scale: ScaleConfig) -> Any:
     """Return a copy of a model that ZeRO-3 shards over the ranks. Only one whole weight is copied at a time. Names and
     compute dtype stay.
     """
@@ -43,15 +43,15 @@ def zero_divided(whole: Any, ranks: Ranks, config: OptimizerConfig) -> Any:
     # Weights without numbers, which `_Source` fills and DeepSpeed partitions one after the other.
     empty = {id(weight): Parameter(weight.new_empty(0), weight.requires_grad) for weight in weights.values()}
     model = copy.deepcopy(whole, empty)
-    root = _Root(model)
+    root = RootModule(model)
     deepspeed.zero.Init(module=_Source(model, weights), mem_efficient_linear=False)
     deepspeed.zero.register_external_parameter(root, model.get_output_embeddings().weight)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    settings: dict[str, Any] = {"betas": (0.9, config.adam_beta2), "weight_decay": config.weight_decay}
-    optimizer = torch.optim.AdamW(trained, config.learning_rate, **settings)
-    in_bfloat16 = trained[0].dtype == torch.bfloat16
     engine, *_ = deepspeed.initialize(
-        model=root, optimizer=optimizer, config=_settings(config, in_bfloat16), dist_init_required=False
+        model=root,
+        optimizer=adamw(trained, config, scale),
+        config=_settings(config, trained[0].dtype == torch.bfloat16),
+        dist_init_required=False,
     )
     for weight in model.parameters():
         weight.full_tensor = partial(_whole, weight)
@@ -106,26 +106,15 @@ def is_zero(model: Any) -> bool:
     return isinstance(model.__dict__.get(ROOT), Zero)
 
 
-class _Root(torch.nn.Module):
-    """Root module: calls a function while DeepSpeed has gathered the weight of the output layer."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, work: Callable[[], GatheredT]) -> GatheredT:
-        return work()
-
-
 class _Source(torch.nn.Module):
     """Parameters that are filled when they are asked for, from those of a whole model."""
 
     def __init__(self, model: Any, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.named, self.weights = dict(model.named_parameters()), weights
+        self.targets, self.weights = dict(model.named_parameters()), weights
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        for name, weight in self.named.items():
+        for name, weight in self.targets.items():
             weight.data = self.weights[name].detach().clone()
             yield weight
 
@@ -136,10 +125,9 @@ class Zero:
     def __init__(self, engine: Any, count: int) -> None:
         self.engine, self.count = engine, count
 
-    def __call__(self, work: Callable[[], GatheredT]) -> GatheredT:
+    def __call__(self, work: Callable[[], Any]) -> Any:
         """Call a function of the model in a pass of the engine."""
-        result: GatheredT = self.engine(lambda: self._summed(work()))
-        return result
+        return self.engine(lambda: self._summed(work()))
 
     def _summed(self, result: Any) -> Any:
         """Multiply the gradients of these outputs by the number of ranks, since DeepSpeed divides by it."""
@@ -247,14 +235,15 @@ class ZeroSteps(torch.optim.Optimizer):
                 moments = {kind: torch.zeros_like(flat) for kind in _MOMENTS}
                 self._inner.state[flat] = {"step": states[0]["step"].clone(), **moments}
             self._view()
-        for own, saved in zip(self._masters.stepped.values(), states, strict=False):
+        for part, saved in zip(self._masters.stepped.values(), states, strict=False):
             for kind in _MOMENTS:
-                self.state[own][kind].copy_(saved[kind])
+                self.state[part][kind].copy_(saved[kind])
 
     def _view(self) -> None:
         """Let the state of each part be a part of DeepSpeed's state."""
-        part, moment = self._masters.part, imported().utils.safe_get_local_optimizer_state
+        part_of, moment = self._masters.part, imported().utils.safe_get_local_optimizer_state
         step = next(iter(self._inner.state.values()))["step"]
-        for name, own in self._masters.stepped.items():
+        for name, part in self._masters.stepped.items():
             weight = self._masters.weights[name]
-            self.state[own] = {"step": step.clone(), **{kind: part(weight, moment(weight, kind)) for kind in _MOMENTS}}
+            moments = {kind: part_of(weight, moment(weight, kind)) for kind in _MOMENTS}
+            self.state[part] = {"step": step.clone(), **moments}

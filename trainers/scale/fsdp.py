@@ -44,7 +44,7 @@ def divided(whole: Any, ranks: Ranks) -> Any:
     model = copy.deepcopy(whole, {id(each): _without_storage(each) for each in weights.values()})
     for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    root: Any = fully_shard(_Root(model), mesh=mesh, mp_policy=policy)
+    root: Any = fully_shard(RootModule(model), mesh=mesh, mp_policy=policy)
     for module in root.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
@@ -112,8 +112,8 @@ def through(model: Any, work: Callable[[], GatheredT]) -> GatheredT:
     return result
 
 
-class _Root(torch.nn.Module):
-    """Root module: calls a function while FSDP2 has gathered the weights outside of the layers."""
+class RootModule(torch.nn.Module):
+    """Root module: calls a function while the weights outside of the layers are gathered."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
