@@ -29,7 +29,6 @@ from palaestra.trainers.scale.master_weights import Masters
 from palaestra.trainers.scale.optimizers import adamw
 from palaestra.trainers.scale.ranks import Ranks
 
-EXTRA = "deepspeed"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 """Names of AdamW's moments."""
 
@@ -80,7 +79,7 @@ def imported() -> Any:
 def require_deepspeed(purpose: str) -> None:
     """Raise `MissingExtra` if deepspeed is not installed."""
     if find_spec("deepspeed") is None:
-        raise MissingExtra("deepspeed", EXTRA, purpose)
+        raise MissingExtra("deepspeed", "deepspeed", purpose)
 
 
 def _settings(config: OptimizerConfig, in_bfloat16: bool) -> dict[str, Any]:
@@ -229,15 +228,16 @@ class ZeroSteps(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy a state into DeepSpeed's moments."""
-        states = list(state_dict["state"].values())
-        if states:
-            for flat in self._engine.optimizer.fp32_partitioned_groups_flat:
-                moments = {kind: torch.zeros_like(flat) for kind in _MOMENTS}
-                self._inner.state[flat] = {"step": states[0]["step"].clone(), **moments}
-            self._view()
-        for part, saved in zip(self._masters.stepped.values(), states, strict=False):
+        states, parts = state_dict["state"], list(self._masters.stepped.values())
+        if not states:  # It was saved before the first step.
+            return
+        step = next(iter(states.values()))["step"]
+        for flat in self._engine.optimizer.fp32_partitioned_groups_flat:
+            self._inner.state[flat] = {"step": step.clone(), **{kind: torch.zeros_like(flat) for kind in _MOMENTS}}
+        self._view()
+        for place, saved in states.items():
             for kind in _MOMENTS:
-                self.state[part][kind].copy_(saved[kind])
+                self.state[parts[place]][kind].copy_(saved[kind])
 
     def _view(self) -> None:
         """Let the state of each part be a part of DeepSpeed's state."""

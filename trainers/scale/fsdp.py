@@ -68,11 +68,11 @@ def part_like(whole: Tensor, shard: Tensor) -> Tensor:
     return whole[begin : begin + size]
 
 
-def own_part_of(value: Tensor, weight: Tensor) -> Tensor:
-    """Return this rank's part of a tensor that was read for a weight. If another sharding wrote it, it may be whole, or
-    flat.
+def own_part_of(value: Any, weight: Tensor) -> Any:
+    """Return this rank's part of a tensor or number that was read for a weight. If another sharding wrote it, it may be
+    whole, or flat.
     """
-    if is_shard(value) or not value.ndim or value.numel() != weight.numel():
+    if is_shard(value) or not torch.is_tensor(value) or not value.ndim or value.numel() != weight.numel():
         return own_part(value)
     value = value.view(weight.shape)
     return part_like(value, weight) if is_shard(weight) else value
