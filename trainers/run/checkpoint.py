@@ -5,8 +5,7 @@ RUN/checkpoints/step-000020/
     adapter/             instead, if an adapter is trained, as `save_adapter` writes it: the base is not copied
     training.safetensors optimizer states, float32 master weights, and the random state
     training/            instead, with several ranks: each rank's part of the same tensors, also in safetensors
-    checkpoint.json      step, config, the sampler's state, the model's fingerprint, versions; size and digest of every
-                         file
+    checkpoint.json      step, config, the sampler's state, fingerprint, versions; size and digest of every file
 
 A checkpoint is written to a temporary folder, synced, and renamed, so one with its final name is complete. Disks fail,
 and users edit files, so sizes and digests are compared before anything is read. No file is a pickle.
@@ -41,7 +40,6 @@ from palaestra.trainers.scale.fsdp import (
     is_divided,
     load_parts,
     own_part,
-    own_part_of,
     save_parts,
     shape_of,
     whole_model,
@@ -197,23 +195,16 @@ def restore(
     for key, tensor in tensors.items():
         group, kind, name = key.split("/", 2)
         # bitsandbytes stores its step count as a Python number.
-        state_by_parameter.setdefault(name, {})[f"{group}/{kind}"] = (
-            tensor.item() if tensor.dtype == torch.int64 else tensor
-        )
-    trained = learner.masters.trained
-    learner.masters.load(
-        {name: own_part_of(state_by_parameter[name].pop(_MASTER), trained[name]) for name in _masters(learner)}
-    )
+        value = tensor.item() if tensor.dtype == torch.int64 else tensor
+        state_by_parameter.setdefault(name, {})[f"{group}/{kind}"] = value
+    learner.masters.load({name: state_by_parameter[name].pop(_MASTER) for name in _masters(learner)})
     names = {weight: name for name, weight in learner.masters.stepped.items()}
     for optimizer in learner.optimizers:
         parameter_names = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
         state = {
             place: narrowed(
-                {
-                    key.removeprefix("optimizer/"): own_part_of(value, trained[name])
-                    for key, value in state_by_parameter[name].items()
-                },
-                trained[name],
+                {key.removeprefix("optimizer/"): value for key, value in state_by_parameter[name].items()},
+                learner.masters.trained[name],
             )
             for place, name in enumerate(parameter_names)
             if state_by_parameter.get(name)
@@ -251,9 +242,8 @@ def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
 
 def _masters(learner: Learner[RunConfigT]) -> dict[str, torch.nn.Parameter]:
     """Return the float32 master weights of a model that is saved in another dtype."""
-    masters = learner.masters
     rounded = is_divided(learner.model) and learner.model.config.dtype != torch.float32
-    return masters.trained if rounded else masters.copies
+    return learner.masters.trained if rounded else learner.masters.copies
 
 
 def _read(checkpoint: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:

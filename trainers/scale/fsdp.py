@@ -68,16 +68,6 @@ def part_like(whole: Tensor, shard: Tensor) -> Tensor:
     return whole[begin : begin + size]
 
 
-def own_part_of(value: Any, weight: Tensor) -> Any:
-    """Return this rank's part of a tensor or number that was read for a weight. If another sharding wrote it, it may be
-    whole, or flat.
-    """
-    if is_shard(value) or not torch.is_tensor(value) or not value.ndim or value.numel() != weight.numel():
-        return own_part(value)
-    value = value.view(weight.shape)
-    return part_like(value, weight) if is_shard(weight) else value
-
-
 def begin_of(shard: Any) -> int:
     """Return the index of the first row of this rank's shard."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -221,9 +211,10 @@ def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> Non
 
 
 def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """Read the tensors in a folder's safetensors, whatever number of ranks wrote them.
+    """Read the tensors in a folder's safetensors, whatever number of ranks and whichever sharding wrote them.
 
-    A tensor is sharded like the weight with its name (the part after the last slash) if it has the same shape.
+    Of a tensor that is as large as the weight with its name (the part after the last slash) only this rank's part is
+    returned; it is read alone if the weight has the same shape.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -243,4 +234,14 @@ def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[s
             process_group=ranks.group,
             no_dist=ranks.count == 1,
         )
-    return tensors
+    return {key: _own_part_like(value, like.get(key.rpartition("/")[2])) for key, value in tensors.items()}
+
+
+def _own_part_like(value: Tensor, weight: Tensor | None) -> Tensor:
+    """Return this rank's part of a tensor that was read for a weight. FSDP2 has written it in the weight's shape, and
+    ZeRO-3 flat.
+    """
+    if weight is None or is_shard(value) or not value.ndim or value.numel() != weight.numel():
+        return own_part(value)
+    value = value.view(weight.shape)
+    return part_like(value, weight) if is_shard(weight) else value
