@@ -9,13 +9,14 @@ MINUTES = $(if $(filter reagent tree,$(PART)),30,$(if $(filter second,$(PART)),3
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 IN = PALAESTRA_INTEROP=1 .peers/interop
+ELSEWHERE = not chromium and not deepspeed and not docker and not interop and not vllm
 PYTEST_INTEROP = -P -m pytest -W ignore -m interop -q --durations 8
 
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two targets may both install
-.PHONY: help setup demo demo-real test test-browser test-docker test-interop test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-eval bench-judge bench-plan results bench-sandbox bench-train bench-web study examples docs pictures clean
+.PHONY: help setup demo demo-real test test-browser test-deepspeed test-docker test-interop test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-eval bench-judge bench-plan results bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,13 +35,17 @@ demo-real: with-gguf  ## a pretrained model, SmolLM2-135M, learns the same: 4 mi
 		--play.max-episode-tokens 256 --scale.lora-r 16 --optimizer.learning-rate 5e-4
 
 test: with-test  ## the tests, some minutes
-	@$(PY) -m pytest -m "not prove and not chromium and not docker and not interop and not vllm" -q -n 3 --dist loadfile
+	@$(PY) -m pytest -m "not prove and $(ELSEWHERE)" -q -n 3 --dist loadfile
 
 test-browser: with-test,chromium,miniwob,docs  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m "chromium and not prove" -q tests/chromium
 
 test-docker: with-test  ## the docker sandbox on an engine of its own, which is installed if there is none
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
+
+test-deepspeed: with-test  ## two ranks that learn with DeepSpeed, in an environment of its own, which is made if there is none
+	@$(PY) scripts/peers.py deepspeed
+	@.peers/deepspeed/bin/python -P -m pytest -m deepspeed -q tests/deepspeed
 
 test-interop: with-test  ## other people's environments here, ours in their trainers, with the packages, which it installs
 	@$(PY) scripts/peers.py interop interop-verifiers interop-verl
@@ -52,7 +57,7 @@ test-vllm: with-test  ## the engine on real vLLM servers, in an environment of t
 	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm
 
 prove: with-dev  ## the long proofs: learning, killing, hostile programs
-	@$(PY) -m pytest -m "prove and not chromium and not docker and not interop and not vllm" -q -n 3 --dist loadfile
+	@$(PY) -m pytest -m "prove and $(ELSEWHERE)" -q -n 3 --dist loadfile
 
 check: with-dev  ## lint, format and types
 	@$(PY) -m ruff check

@@ -27,6 +27,7 @@ PEERS = {
     "verifiers": ("verifiers==0.1.14",),
     "smolagents": ("smolagents==1.26.0", "numpy", "sympy"),
     "trl": ("trl==1.16.0", "transformers==5.23.0", "jmespath"),  # the last for its tool loop
+    "deepspeed": ("deepspeed==0.19.8",),
     "interop": (
         "trl==1.16.0",
         "transformers==5.23.0",
@@ -45,8 +46,8 @@ PEERS = {
     "interop-verifiers": ("verifiers==0.1.14",),  # it wants older datasets than trl
     "interop-verl": ("verl==0.9.1", "cachetools==8.0.2", "fastapi==0.165.0"),  # and this an older transformers
 }
-"""By the name of its driver in benchmarks/peers, or of `make test-interop`, what pip is told for it."""
-SHARED = ("trl", "interop", "interop-verifiers", "interop-verl")
+"""By the name of its driver in benchmarks/peers, or of a test target of the Makefile, what pip is told for it."""
+SHARED = ("trl", "deepspeed", "interop", "interop-verifiers", "interop-verl")
 INSTALL_SECONDS = 900
 
 

@@ -40,6 +40,7 @@ PURPOSES = {
     "trackio": "track runs with trackio",
     "tensorboard": "track runs with TensorBoard",
     "ray": "play on other machines",
+    "deepspeed": "divide learning among ranks with DeepSpeed",
     "vllm": "give weights to vLLM servers from GPU to GPU",
     "docs": "build the documentation as a site",
     "dev": "work on palaestra itself",

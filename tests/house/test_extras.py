@@ -34,7 +34,7 @@ def palaestra(python: Path, folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "extra", ["", *(name for name in EXTRAS if name not in ("dev", "docs", "openai", "test", "vllm"))]
+    "extra", ["", *(name for name in EXTRAS if name not in ("deepspeed", "dev", "docs", "openai", "test", "vllm"))]
 )
 def test_every_command_works_or_names_the_extra_that_it_needs(extra: str, wheel: Path, tmp_path: Path) -> None:
     python = bare_python(tmp_path / "venv", wheel, [extra] if extra else [])

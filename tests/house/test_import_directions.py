@@ -107,7 +107,7 @@ RULES = (
         "palaestra.trainers",
         ("palaestra.trainers", "palaestra.agents", *FRONT),
         frozenset({"numpy", "tyro", "pydantic"}) | TRAINING,
-        lazily=frozenset({"rich", "matplotlib", "bitsandbytes", "wandb", "trackio"}),
+        lazily=frozenset({"rich", "matplotlib", "bitsandbytes", "wandb", "trackio", "deepspeed"}),
     ),
     Rule("palaestra", FRONT, frozenset({"numpy"})),
 )

@@ -56,7 +56,7 @@ def steps(name, ranks=ALONE, count=2):
     if config.scale.lora_r:
         add_adapter(model, config.scale.lora_r, config.scale.lora_alpha, config.scale.lora_target_modules)
     reference = copy.deepcopy(model) if config.recipe.kl.beta and not config.scale.lora_r else None
-    learner = Learner(Agent(families.Echo()), to_learn(model, ranks), config, reference=reference, ranks=ranks)
+    learner = Learner(Agent(families.Echo()), to_learn(model, ranks, config), config, reference=reference, ranks=ranks)
     summing = Mock(wraps=distributed.reduce_scatter_single)
     with patch.object(distributed, "reduce_scatter_single", summing):
         for _ in range(count):

@@ -187,6 +187,11 @@ class ScaleConfig:
     lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
     """Layers with an adapter, by the ends of their names; `all-linear` for all but embeddings and output layer."""
 
+    sharding: Literal["fsdp", "deepspeed"] = "fsdp"
+    """With several ranks: what divides weights, gradients and moments among them, torch's FSDP2 or DeepSpeed's ZeRO-3
+    (palaestra[deepspeed])."""
+    sequence_parallel_size: Annotated[int, COUNT] = 1
+    """Number of ranks that compute each row together, as DeepSpeed's Ulysses divides it (palaestra[deepspeed])."""
     rank_timeout: Annotated[float, POSITIVE] = 1800.0
     """Maximum seconds that a rank waits for the others, such as for the slowest episode of a step."""
 

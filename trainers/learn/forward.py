@@ -20,6 +20,7 @@ from palaestra.agents.head import head_of
 from palaestra.trainers.learn.packing import Packed
 from palaestra.trainers.learn.prefix_attention import NAME, AttentionPlan
 from palaestra.trainers.learn.prefix_trie import Layout, in_order, lay_out, parts
+from palaestra.trainers.learn.sequence_parallel import sequence_group
 from palaestra.trainers.losses.chunked_logprobs import block_logprobs
 from palaestra.trainers.scale.fsdp import through
 
@@ -42,7 +43,8 @@ class ForwardScores:
     computed: int
     """Number of positions that went through the model, padding included."""
     hidden_SD: Tensor
-    """Last hidden state before each sampled token, without a gradient: the input of a critic."""
+    """Last hidden state before each sampled token, without a gradient: the input of a critic. Of rows that ranks
+    compute together, only this rank's states."""
 
 
 def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
@@ -58,14 +60,16 @@ def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
 
 def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> ForwardScores:
     """Return the log-prob and the entropy of each sampled token."""
-    read, head = _flat if shares_beginnings(model) else _padded, head_of(model)
+    read, head, ids_S = _flat if shares_beginnings(model) else _padded, head_of(model), packed.ids_N[packed.sampled_N]
 
-    def work() -> tuple[tuple[Tensor, Tensor], int, Tensor]:
-        hidden_SD, computed = read(model, packed)
-        logprobs_and_entropies = block_logprobs(head, hidden_SD, packed.ids_N[packed.sampled_N], temperature)
-        return logprobs_and_entropies, computed, hidden_SD.detach()
+    def work() -> tuple[tuple[Tensor, Tensor], int, Tensor, Tensor]:
+        hidden_SD, computed, own_S = read(model, packed)
+        logprobs_and_entropies = block_logprobs(head, hidden_SD, ids_S[own_S], temperature)
+        return logprobs_and_entropies, computed, hidden_SD.detach(), own_S
 
-    logprobs_and_entropies, computed, hidden_SD = through(model, work)
+    logprobs_and_entropies, computed, hidden_SD, own_S = through(model, work)
+    if (together := sequence_group(model)) is not None:
+        logprobs_and_entropies = together.gathered(*logprobs_and_entropies, own_S)
     nothing_N = torch.zeros_like(packed.sampled_logprobs_N)
     logprobs_N, entropies_N = (
         nothing_N.masked_scatter(packed.sampled_N, values_S) for values_S in logprobs_and_entropies
@@ -134,24 +138,37 @@ def _tried(model: Any) -> bool:
     return fits
 
 
-def _flat(model: Any, packed: Packed) -> tuple[Tensor, int]:
-    """Return the hidden states before sampled tokens, and the number of computed positions, without padding."""
-    rows = _needed(packed)
+def _flat(model: Any, packed: Packed) -> tuple[Tensor, int, Tensor]:
+    """Return the hidden states before sampled tokens, the number of computed positions, without padding, and which
+    sampled tokens these are: with rows that ranks compute together, those after this rank's positions.
+    """
+    rows, together = _needed(packed), sequence_group(model)
     order, lengths, commons = _sorted(rows)
+    rows = [rows[i] for i in order]
+    if together is not None and (filling := -lay_out(lengths, commons).size % together.size):
+        # A row of its own makes the tokens divisible; nothing of it is used.
+        rows, lengths, commons = [*rows, np.zeros(filling, rows[0].dtype)], [*lengths, filling], [*commons, 0]
     layout = lay_out(lengths, commons)
-    hidden_TD = _hidden(model, [rows[i] for i in order], layout)
-    places = dict(zip(order, layout.places, strict=True))
+    hidden_TD = _hidden(model, rows, layout)
+    places = dict(zip(order, layout.places, strict=False))
     before = [places[i][sampled[1:].nonzero()[0]] for i, sampled in enumerate(_by_row(packed, packed.sampled_N))]
     before_S = torch.from_numpy(np.concatenate(before)).to(hidden_TD.device)
-    return hidden_TD.index_select(0, before_S), layout.size
+    span = slice(0, layout.size) if together is None else together.span(layout.size)
+    own_S = (before_S >= span.start) & (before_S < span.stop)
+    return hidden_TD.index_select(0, before_S[own_S] - span.start), layout.size, own_S
 
 
 def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
-    """Return the last hidden state of each token in a layout of sorted rows."""
+    """Return the last hidden state of each token in a layout of sorted rows; with rows that ranks compute together, of
+    this rank's part of it.
+    """
     stretches = [(segment.row, slice(segment.place, segment.place + segment.size)) for segment in layout.segments]
     ids = np.concatenate([rows[row][stretch] for row, stretch in stretches])
     positions = np.concatenate([np.arange(stretch.start, stretch.stop) for _, stretch in stretches])
-    device = model.get_input_embeddings().weight.device
+    device, exchange = model.get_input_embeddings().weight.device, {}
+    if (together := sequence_group(model)) is not None:
+        span, exchange = together.span(layout.size), {"exchange": together.attention}
+        ids, positions = ids[span], positions[span]
     ids_1T, positions_1T = (torch.from_numpy(each).to(device)[None] for each in (ids, positions))
     output = model.base_model(
         input_ids=ids_1T,
@@ -161,22 +178,22 @@ def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
         attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device),
         plan=AttentionPlan(layout, device),
         use_cache=False,
+        **exchange,
     )
     hidden_TD: Tensor = output.last_hidden_state[0]
     return hidden_TD
 
 
-def _padded(model: Any, packed: Packed) -> tuple[Tensor, int]:
-    """Return the hidden states before sampled tokens, and the number of computed positions, with rows padded on the
-    right. Attention is causal, so the padding changes no result.
-    """
+def _padded(model: Any, packed: Packed) -> tuple[Tensor, int, Tensor]:
+    """Return what `_flat` returns, with rows padded on the right. Attention is causal, so padding changes no result."""
     lengths_R = packed.lengths
     begins_R = lengths_R.cumsum(0) - lengths_R
     places_N = torch.arange(len(packed.ids_N), device=packed.ids_N.device) - begins_R[packed.row_N]
     ids_RL = packed.ids_N.new_zeros((len(lengths_R), int(lengths_R.max())))
     ids_RL[packed.row_N, places_N] = packed.ids_N
     hidden_RLD = model.base_model(input_ids=ids_RL, use_cache=False).last_hidden_state
-    return hidden_RLD[packed.row_N[packed.sampled_N], places_N[packed.sampled_N] - 1], ids_RL.numel()
+    hidden_SD = hidden_RLD[packed.row_N[packed.sampled_N], places_N[packed.sampled_N] - 1]
+    return hidden_SD, ids_RL.numel(), torch.ones(len(hidden_SD), dtype=torch.bool, device=hidden_SD.device)
 
 
 def _needed(packed: Packed) -> list[NDArray[Any]]:

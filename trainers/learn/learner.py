@@ -17,14 +17,16 @@ from palaestra.agents import Agent
 from palaestra.agents.adapters import adapted, adapter_off
 from palaestra.agents.head import assume_head
 from palaestra.agents.policies.table import trained_engines
-from palaestra.errors import TrainingHalted
+from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.sft_config import SFTConfig
-from palaestra.trainers.learn.forward import assume_sharing
+from palaestra.trainers.learn.forward import assume_sharing, shares_beginnings
 from palaestra.trainers.learn.learning_rate import rate_at
+from palaestra.trainers.learn.sequence_parallel import share_rows
 from palaestra.trainers.losses.critic import Critic
 from palaestra.trainers.losses.onednn_linear import fast_linear
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
+from palaestra.trainers.scale.deepspeed_zero import ZeroMasters, ZeroSteps, is_zero, zero_divided
 from palaestra.trainers.scale.fsdp import divided, trained_weights, whole_number, whole_weights
 from palaestra.trainers.scale.master_weights import Masters
 from palaestra.trainers.scale.optimizer_offload import HostMemory
@@ -80,8 +82,12 @@ class Learner(Generic[RunConfigT]):
         scale = self.config.scale
         if scale.gradient_checkpointing:
             prepare_checkpointing(self.model)
-        self.masters = Masters(self.model)
-        self.optimizers = make_optimizers(self.model, self.masters, self.config.optimizer, scale)
+        if is_zero(self.model):
+            self.masters = zero_masters = ZeroMasters(self.model)
+            self.optimizers = [ZeroSteps(zero_masters)]
+        else:
+            self.masters = Masters(self.model)
+            self.optimizers = make_optimizers(self.model, self.masters, self.config.optimizer, scale)
         self._bases = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
         if scale.optimizer_offload:
             self._host = HostMemory(self.optimizers, self.masters)
@@ -173,11 +179,21 @@ class Learner(Generic[RunConfigT]):
         self.torn = True
 
 
-def to_learn(model: Any, ranks: Ranks) -> Any:
+def to_learn(model: Any, ranks: Ranks, config: GRPOConfig | SFTConfig) -> Any:
     """Return what the ranks train: with one rank the model itself, with several a copy that is sharded over them."""
     if ranks.count == 1:
         return model
-    learning = divided(model, ranks)
+    if config.scale.sharding == "deepspeed":
+        learning = zero_divided(model, ranks, config.optimizer, config.scale)
+    else:
+        learning = divided(model, ranks)
     assume_head(learning, model)
     assume_sharing(learning, model)
+    if (size := config.scale.sequence_parallel_size) > 1:
+        if not shares_beginnings(learning):
+            raise UsageError(
+                f"sequence_parallel_size is {size}, and rows of a {type(model).__name__} are padded here, which "
+                "several ranks cannot compute together; set it to 1"
+            )
+        share_rows(learning, ranks, config.scale)
     return learning

@@ -86,9 +86,18 @@ def planned_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     plan: AttentionPlan | None = None,
+    exchange: Any = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as transformers calls it: over a layout if there is a `plan`, otherwise as `sdpa`."""
+    """Compute attention as transformers calls it: over a layout if there is a `plan`, otherwise as `sdpa`.
+
+    If a rank has a part of the layout alone, `exchange` is called instead: it exchanges tokens for heads among the
+    ranks, and calls this function with the whole layout (`sequence_parallel`).
+    """
+    if exchange is not None:
+        positions_1T = options.pop("position_ids", query.new_zeros((1, query.shape[2])))  # The exchange asks for them.
+        changes = {"dropout": dropout, "scaling": scaling, "plan": plan, "position_ids": positions_1T, **options}
+        return exchange(module, query, key, value, None, **changes)  # type: ignore[no-any-return]
     if plan is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options

@@ -5,8 +5,7 @@ RUN/checkpoints/step-000020/
     adapter/             instead, if an adapter is trained, as `save_adapter` writes it: the base is not copied
     training.safetensors optimizer states, float32 master weights, and the random state
     training/            instead, with several ranks: each rank's part of the same tensors, also in safetensors
-    checkpoint.json      step, config, the sampler's state, the model's fingerprint, versions; size and digest of every
-                         file
+    checkpoint.json      step, config, the sampler's state, fingerprint, versions; size and digest of every file
 
 A checkpoint is written to a temporary folder, synced, and renamed, so one with its final name is complete. Disks fail,
 and users edit files, so sizes and digests are compared before anything is read. No file is a pickle.
@@ -36,7 +35,15 @@ from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
 from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
 from palaestra.trainers.run.versions import digest_of, versions
-from palaestra.trainers.scale.fsdp import as_part_of, is_divided, load_parts, own_part, save_parts, whole_model
+from palaestra.trainers.scale.fsdp import (
+    as_part_of,
+    is_divided,
+    load_parts,
+    own_part,
+    save_parts,
+    shape_of,
+    whole_model,
+)
 from palaestra.trainers.scale.fsdp import whole_adapter as gathered_adapter
 from palaestra.trainers.scale.moment_levels import narrowed, widened
 from palaestra.trainers.scale.ranks import here
@@ -173,7 +180,7 @@ def restore(
             f"precision {saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was "
             f"written with {_libraries(checkpoint.versions)}, these are {_libraries(versions())}"
         )
-    model = to_learn(local.model, here())
+    model = to_learn(local.model, here(), config)
     learner = Learner(local.agent, model, config, checkpoint.step, reference, state=checkpoint.state, ranks=here())
     tensors = _read(checkpoint, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))
@@ -188,16 +195,15 @@ def restore(
     for key, tensor in tensors.items():
         group, kind, name = key.split("/", 2)
         # bitsandbytes stores its step count as a Python number.
-        state_by_parameter.setdefault(name, {})[f"{group}/{kind}"] = (
-            tensor.item() if tensor.dtype == torch.int64 else tensor
-        )
+        value = tensor.item() if tensor.dtype == torch.int64 else tensor
+        state_by_parameter.setdefault(name, {})[f"{group}/{kind}"] = value
     learner.masters.load({name: state_by_parameter[name].pop(_MASTER) for name in _masters(learner)})
     names = {weight: name for name, weight in learner.masters.stepped.items()}
     for optimizer in learner.optimizers:
         parameter_names = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
         state = {
             place: narrowed(
-                {key.removeprefix("optimizer/"): own_part(value) for key, value in state_by_parameter[name].items()},
+                {key.removeprefix("optimizer/"): value for key, value in state_by_parameter[name].items()},
                 learner.masters.trained[name],
             )
             for place, name in enumerate(parameter_names)
@@ -210,8 +216,8 @@ def restore(
 def fingerprint(model: Any) -> str:
     """Return a digest that is equal for models whose parameters have the same names, shapes and types."""
     computed = model.config.dtype if is_divided(model) else None
-    shapes = [(name, list(weight.shape), str(computed or weight.dtype)) for name, weight in model.named_parameters()]
-    return _digest(shapes)
+    weights = model.named_parameters()
+    return _digest([(name, list(shape_of(weight)), str(computed or weight.dtype)) for name, weight in weights])
 
 
 def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
@@ -236,9 +242,8 @@ def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
 
 def _masters(learner: Learner[RunConfigT]) -> dict[str, torch.nn.Parameter]:
     """Return the float32 master weights of a model that is saved in another dtype."""
-    masters = learner.masters
     rounded = is_divided(learner.model) and learner.model.config.dtype != torch.float32
-    return masters.trained if rounded else masters.copies
+    return learner.masters.trained if rounded else learner.masters.copies
 
 
 def _read(checkpoint: Checkpoint, learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:

@@ -44,7 +44,8 @@ FREE = (
 """Options that may differ: they set what is recorded, when a run stops and where tensors are kept, and do not affect
 weights."""
 _SIZES = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing")
-ROUNDING = (*_SIZES, "scale.reduce_each_pass", "device", "engine.kind")
+_SHARDING = ("scale.reduce_each_pass", "scale.sharding", "scale.sequence_parallel_size")
+ROUNDING = (*_SIZES, *_SHARDING, "device", "engine.kind")
 """Options that may differ, with a note: they change the order of sums or the machine, so the last bits change. A run
 that ran out of memory may need them."""
 _STATE = ("optimizer_bits", "reduce_each_pass", "optimizer_offload")

@@ -113,13 +113,14 @@ def _with_precision(config: GRPOConfig, room: Room) -> GRPOConfig:
 def _choices(config: GRPOConfig, room: Room) -> Iterator[GRPOConfig]:
     """Yield the configs to try, from the requested one to the one that needs the least memory."""
     scale, longest = config.scale, config.longest_row
+    zero = room.ranks > 1 and scale.sharding == "deepspeed"  # It sums in each pass, and has moments of its own.
     eight = find_spec("bitsandbytes") is not None and config.optimizer.algorithm == "adamw"
     ways: list[dict[str, Any]] = [{}]
     for name, least, possible in (
-        ("reduce_each_pass", True, room.ranks > 1),
+        ("reduce_each_pass", True, room.ranks > 1 and not zero),
         ("gradient_checkpointing", True, True),
-        ("optimizer_bits", 8, eight and not scale.lora_r),
-        ("optimizer_offload", True, room.on_gpu),  # On a CPU it is in main memory already.
+        ("optimizer_bits", 8, eight and not scale.lora_r and not zero),
+        ("optimizer_offload", True, room.on_gpu and not zero),  # On a CPU it is in main memory already.
     ):
         if possible and getattr(scale, name) is None:
             ways.append({**ways[-1], name: least})

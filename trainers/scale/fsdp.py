@@ -24,7 +24,7 @@ from palaestra.errors import TrainingHalted
 from palaestra.trainers.scale.ranks import Ranks
 
 GatheredT = TypeVar("GatheredT")
-_ROOT = "palaestra_root"
+ROOT = "palaestra_root"
 """Attribute of a sharded model that holds its FSDP root. It is not a submodule, because the root contains the model."""
 
 
@@ -44,7 +44,7 @@ def divided(whole: Any, ranks: Ranks) -> Any:
     model = copy.deepcopy(whole, {id(each): _without_storage(each) for each in weights.values()})
     for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    root: Any = fully_shard(_Root(model), mesh=mesh, mp_policy=policy)
+    root: Any = fully_shard(RootModule(model), mesh=mesh, mp_policy=policy)
     for module in root.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
@@ -53,7 +53,7 @@ def divided(whole: Any, ranks: Ranks) -> Any:
     for name, shard in model.named_parameters():
         with torch.no_grad():
             own_part(shard).copy_(part_like(weights[name], shard))
-    model.__dict__[_ROOT] = root
+    model.__dict__[ROOT] = root
     return model
 
 
@@ -81,19 +81,19 @@ def sum_gradients(model: Any, *, now: bool) -> None:
     of whole gradients. A model that is not sharded has nothing to sum.
     """
     if is_divided(model):
-        model.__dict__[_ROOT].set_requires_gradient_sync(now)
+        model.__dict__[ROOT].set_requires_gradient_sync(now)
 
 
 def is_divided(model: Any) -> bool:
     """Return whether the weights of a model are sharded over ranks."""
-    return _ROOT in model.__dict__
+    return ROOT in model.__dict__
 
 
 def through(model: Any, work: Callable[[], GatheredT]) -> GatheredT:
     """Call `work`, which uses modules and weights of the model, and return its result: tensors and numbers. If the
     model is sharded, all ranks must call this function, each with its own `work`.
     """
-    root = model.__dict__.get(_ROOT)
+    root = model.__dict__.get(ROOT)
     if root is None:
         return work()
     result: GatheredT = root(work)
@@ -102,8 +102,8 @@ def through(model: Any, work: Callable[[], GatheredT]) -> GatheredT:
     return result
 
 
-class _Root(torch.nn.Module):
-    """Root module: calls a function while FSDP2 has gathered the weights outside of the layers."""
+class RootModule(torch.nn.Module):
+    """Root module: calls a function while the weights outside of the layers are gathered."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -168,6 +168,11 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
+def shape_of(weight: Any) -> torch.Size:
+    """Return the shape of a whole weight of a model."""
+    return getattr(weight, "ds_shape", weight.shape)  # type: ignore[no-any-return]
+
+
 def is_shard(tensor: Tensor) -> bool:
     """Return whether a tensor is sharded over ranks."""
     return hasattr(tensor, "to_local")
@@ -206,9 +211,10 @@ def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> Non
 
 
 def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """Read the tensors in a folder's safetensors, whatever number of ranks wrote them.
+    """Read the tensors in a folder's safetensors, whatever number of ranks and whichever sharding wrote them.
 
-    A tensor is sharded like the weight with its name (the part after the last slash) if it has the same shape.
+    Of a tensor that is as large as the weight with its name (the part after the last slash) only this rank's part is
+    returned; it is read alone if the weight has the same shape.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -228,4 +234,14 @@ def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[s
             process_group=ranks.group,
             no_dist=ranks.count == 1,
         )
-    return tensors
+    return {key: _own_part_like(value, like.get(key.rpartition("/")[2])) for key, value in tensors.items()}
+
+
+def _own_part_like(value: Tensor, weight: Tensor | None) -> Tensor:
+    """Return this rank's part of a tensor that was read for a weight. FSDP2 has written it in the weight's shape, and
+    ZeRO-3 flat.
+    """
+    if weight is None or is_shard(value) or not value.ndim or value.numel() != weight.numel():
+        return own_part(value)
+    value = value.view(weight.shape)
+    return part_like(value, weight) if is_shard(weight) else value

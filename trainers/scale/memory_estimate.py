@@ -175,11 +175,12 @@ def estimate(
     state = [Part("AdamW state", round(trained * MOMENTS[bits]), f"moments in {bits} bits")]
     if ranks > 1:
         frozen = (shape.parameters - shape.trained) * shape.bytes // ranks
-        persistent.append(Part("sharded weights", trained * FLOAT + frozen, f"one of {ranks} shards"))
+        copied = shape.bytes if scale.sharding == "deepspeed" else 0
+        persistent.append(Part("sharded weights", trained * (FLOAT + copied) + frozen, f"one of {ranks} shards"))
     elif shape.bytes != FLOAT and not shape.adapted:
         state.append(Part("float32 copies", trained * FLOAT, "what the optimizer steps on"))
     gradients = Part("gradients", trained * FLOAT, "sums in float32, one figure a trained weight")
-    summed_later = ranks > 1 and not scale.reduce_each_pass
+    summed_later = ranks > 1 and scale.sharding == "fsdp" and not scale.reduce_each_pass
     own_sums = Part("gradients", shape.trained * FLOAT, "whole float32 sums, until the ranks add theirs")
     batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
     host = [batch] if on_gpu else []
@@ -194,7 +195,8 @@ def estimate(
     if on_gpu:
         persistent.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
     checkpointed, trains_head = bool(scale.gradient_checkpointing), not shape.adapted
-    passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
+    own_tokens = -(-tokens // scale.sequence_parallel_size)
+    passes = _passes(shape, own_tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
     return MemoryEstimate(
         tuple(persistent),
         playing,

@@ -20,16 +20,17 @@ def make_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or Muon for hidden matrices and AdamW for the rest."""
     if config.algorithm == "adamw":
-        return [_adamw(list(masters.stepped.values()), config, scale)]
+        return [adamw(list(masters.stepped.values()), config, scale)]
     outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     hidden = {name for name, weight in masters.trained.items() if weight.ndim == 2 and id(weight) not in outer}
     matrices = [weight for name, weight in masters.stepped.items() if name in hidden]
     others = [weight for name, weight in masters.stepped.items() if name not in hidden]
     muon = torch.optim.Muon(matrices, config.matrix_learning_rate, weight_decay=config.weight_decay)
-    return [muon, _adamw(others, config, scale)] if others else [muon]
+    return [muon, adamw(others, config, scale)] if others else [muon]
 
 
-def _adamw(parameters: list[Parameter], config: OptimizerConfig, scale: ScaleConfig) -> torch.optim.Optimizer:
+def adamw(parameters: list[Parameter], config: OptimizerConfig, scale: ScaleConfig) -> torch.optim.Optimizer:
+    """Return AdamW for these parameters, with moments in 32 or 8 bits."""
     settings: dict[str, Any] = {"betas": (0.9, config.adam_beta2), "weight_decay": config.weight_decay}
     if scale.optimizer_bits == 8:
         return _adamw_8bit()(parameters, config.learning_rate, **settings)  # type: ignore[no-any-return]

@@ -92,7 +92,7 @@ def new_learner(local: LocalModel, config: GRPOConfig) -> Learner[GRPOConfig]:
     torch.manual_seed(config.seed)
     measures_kl = ranks.count > 1 and config.recipe.kl.beta > 0 and not adapted(local.model)
     reference = copy.deepcopy(local.model) if measures_kl else None
-    return Learner(local.agent, to_learn(local.model, ranks), config, reference=reference, ranks=ranks)
+    return Learner(local.agent, to_learn(local.model, ranks, config), config, reference=reference, ranks=ranks)
 
 
 def newest_checkpoint(run: Run) -> Checkpoint | None:

@@ -35,6 +35,7 @@ from palaestra.trainers.samplers.task_of_group import counts_in, held_out
 from palaestra.trainers.samplers.tree import Tree
 from palaestra.trainers.scale.fit_memory import fit
 from palaestra.trainers.scale.ranks import Ranks, here
+from palaestra.trainers.setup.check_sharding import check_sharding
 from palaestra.trainers.setup.choose_engine import chosen_engine, vllm_engine
 from palaestra.trainers.setup.demonstration_split import Division
 
@@ -193,6 +194,7 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
         raise ConfigError(
             f"{names} does not support several ranks (torchrun started {count}). Remove it, or train in one process"
         )
+    check_sharding(config, count)
     if count > 1 and config.engine.kind == "vllm" and count > len(config.engine.urls):
         raise ConfigError(
             f"engine.urls names {len(config.engine.urls)} servers and there are {count} ranks, each of which asks "
@@ -206,8 +208,8 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
 
 
 def check_scale(config: RunConfig) -> None:
-    """Raise `ConfigError` for an optimizer offload without a GPU, for an engine that would leave the GPU, and for an
-    adapter whose base model is not saved.
+    """Raise `ConfigError` for an optimizer offload without a GPU, for an engine that would leave the GPU, for an
+    adapter whose base model is not saved, and for rows of imitation that several ranks would compute.
     """
     on_cpu = find_device(config.device).type == "cpu"
     if isinstance(config, GRPOConfig) and config.engine.kind == "process" and not on_cpu:
@@ -219,6 +221,8 @@ def check_scale(config: RunConfig) -> None:
         raise ConfigError(
             "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
         )
+    if (size := config.scale.sequence_parallel_size) > 1 and isinstance(config, SFTConfig):
+        raise ConfigError(f"sequence_parallel_size is {size}, and imitation runs in one process; set it to 1")
     if config.scale.lora_r and config.model == "tiny" and isinstance(config, SFTConfig):
         raise ConfigError(
             f"lora_r is {config.scale.lora_r}, and the model is made anew of random weights, which are kept nowhere: "
