@@ -40,6 +40,8 @@ _ABOUT = (
 )
 _DEMONSTRATIONS = 96
 """Number of demonstrations for a pretrained model, which can write already."""
+_GREEDY_TOOL_SHARE = 0.05
+"""Limit on the tool use of a greedy pretrained model before GRPO: otherwise the controls would tell nothing."""
 _SHORT_CALLS = "format=tags"
 """Call format for a model whose chat template writes none: short, and easy to learn."""
 _SMALL_TASKS = {"palaestra/SearchQA-v0": ("world=plain", "kinds=single")}
@@ -93,6 +95,8 @@ def _for_pretrained(config: GRPOConfig) -> GRPOConfig:
     env = replace(env, env_options=(*env.env_options, *unnamed))
     if cold_start.demonstrations is None:
         cold_start = replace(cold_start, demonstrations=_DEMONSTRATIONS)
+    if cold_start.max_greedy_tool_share is None:
+        cold_start = replace(cold_start, max_greedy_tool_share=_GREEDY_TOOL_SHARE)
     return replace(config, env=env, cold_start=cold_start)
 
 

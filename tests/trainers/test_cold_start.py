@@ -1,6 +1,7 @@
 """Raising the tiny agent: the bad habit, the gate, and what happens when initial weights are stuck."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import families
@@ -17,6 +18,7 @@ from palaestra.agents import TokenLimits
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.envs import Task, ToolEnv
+from palaestra.episode import Start, Status
 from palaestra.trainers.config.sections_config import ColdStartConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.setup import cold_start as room
@@ -97,6 +99,53 @@ def test_when_no_weights_pass_the_run_stops(two_hop, monkeypatch):
     said = r"none of 3 initial weights .* best reached 0\.20\. .*--cold-start\.imitation-steps.*imitation-gate"
     with pytest.raises(TrainingHalted, match=said):
         raised(two_hop, [0.1, 0.2] * 3, monkeypatch)
+
+
+def habits(shares, monkeypatch):
+    """Make greedy play use its tool in these shares of twenty episodes, in turn; returns what is left of them."""
+    left = list(shares)
+    used, guessed = (
+        SimpleNamespace(reward=1.0, start=Start(0, 0), attempt=SimpleNamespace(calls=[SimpleNamespace(status=status)]))
+        for status in (Status.OK, Status.TOOL_ERROR)
+    )
+
+    def played(*_, greedy):
+        count = round(left.pop(0) * 20)
+        return [used] * count + [guessed] * (20 - count)
+
+    monkeypatch.setattr(room, "_played", played)
+    return left
+
+
+def test_imitation_continues_until_the_greedy_agent_has_the_habit(two_hop, monkeypatch):
+    config = replace(SMALL, imitation_steps=20, max_greedy_tool_share=0.1)
+    left = habits([0.6, 0.1, 0.15, 0.0, 0.05], monkeypatch)
+    seen, pupil = raised(two_hop, [0.9, 0.2, *[0.9] * 4], monkeypatch, config)
+    # The first gate is too greedy and the second too bad. The third passes, but not after the decay (6 + 3 steps).
+    assert [p.metrics.get("greedy_tool_share") for p in seen if "success_with_tool" in p.metrics] == [0.6, None, 0.1, 0]
+    assert (pupil.attempts, pupil.steps, left) == (1, 10 + 3, [])
+    habits([], monkeypatch)
+    _, pupil = raised(two_hop, [0.9, 0.9], monkeypatch)
+    assert pupil.steps == 2 + 3, "without a limit nothing greedy is played"
+
+
+def test_where_the_habit_never_comes_the_error_names_the_way_out(two_hop, monkeypatch):
+    config = replace(SMALL, max_attempts=1, max_greedy_tool_share=0.1)
+    habits([0.6, 0.7], monkeypatch)
+    said = r"after 4 steps .* 0\.90 success .*, but uses its tool in 70% of its greedy episodes, and the limit is 10%: "
+    with pytest.raises(TrainingHalted, match=said + r".*--cold-start\.tool-rate.*--cold-start\.max-greedy-tool-share"):
+        raised(two_hop, [0.9, 0.9], monkeypatch, config)
+
+
+def test_the_habit_is_measured_on_greedy_episodes(two_hop, monkeypatch):
+    begun = []
+    monkeypatch.setattr(room, "play", lambda agent, arena, starts, **_: iter(begun.extend(starts) or ()))
+    monkeypatch.setattr(GateMeasure, "of", lambda *_: 1.0)
+    local = serve(tiny_model(len(TOKENIZER), layers=1, seed=0), TOKENIZER, slots=4)
+    config = replace(SMALL, max_greedy_tool_share=0.1)
+    score = room._score(local, two_hop, TokenLimits(8, 256), GateMeasure({"": True}), config)
+    assert [start.greedy for start in begun] == [False] * 4 + [True] * 4
+    assert score.passes(config)
 
 
 def test_the_gate_really_plays(two_hop):

@@ -154,7 +154,7 @@ def laptop_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any
         "checkpoint_every": 5,
         "recorded_groups": 4,
         "imitation_gate": 0.6,
-        "imitation_steps": 36,
+        "imitation_steps": 60,
         "imitation_warmup": 3,
         "imitation_decay": 6,
         "first_gate": 18,

@@ -254,6 +254,9 @@ class ColdStartConfig:
     imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Success at which imitation may end, over the episodes in which a tool call succeeded. If no demonstration used a
     tool, the share of the demonstrations' success that all episodes must reach."""
+    max_greedy_tool_share: Annotated[float | None, SHARE] = None
+    """Largest share of greedy episodes that may use the tool when imitation ends; it continues until then. None: no
+    limit."""
     imitation_steps: Annotated[int, COUNT] = 700
     """Number of steps after which an attempt that has not reached the gate ends."""
     imitation_warmup: Annotated[int, COUNT] = 20

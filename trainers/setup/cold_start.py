@@ -11,6 +11,9 @@ success of all episodes relative to the demonstrations'. If the tiny agent does 
 begins with other initial weights; attempts are reported and counted. A pretrained model has one attempt. A
 demonstrator is refused at once if its own success is below the gate, because imitation cannot exceed it, or if the
 token limits of play would bring it below the gate.
+
+The gate may also ask for the habit (`max_greedy_tool_share`): the greedy agent uses its tool in few of these tasks.
+Until it does, imitation continues, which brings the share of tool use back to that of the demonstrations.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +43,7 @@ from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.samplers.seats import check_seats, seated, seats_of
 from palaestra.trainers.samplers.task_of_group import counts_in
 from palaestra.trainers.setup.demonstration_split import Division, demonstrate, starts_of
-from palaestra.trainers.setup.imitation_gate import GateMeasure, gate_measure
+from palaestra.trainers.setup.imitation_gate import GateMeasure, Score, gate_measure
 from palaestra.trainers.setup.open_run import limits, open_arena
 from palaestra.trainers.validation import changed
 
@@ -121,23 +124,30 @@ def cold_start(
         on_progress(Progress("demonstrations", len(demonstrations), total, note=note))
     rows = [row for rows in rows_of for row in rows]
     attempts = config.max_attempts if model is None else 1
-    best = 0.0
+    best = Score()
     for attempt, local in enumerate(agents):
         settings = replace(sft or tiny_sft_config(batch_rows=config.imitation_batch_rows), seed=seed)
-        steps, reached = _imitate(local, rows, arena, limits, config, settings, measure, on_progress)
-        if reached >= config.imitation_gate:
+        steps, score = _imitate(local, rows, arena, limits, config, settings, measure, on_progress)
+        if score.passes(config):
             return Pupil(local, attempt + 1, steps, demonstrations)
-        best = max(best, reached)
+        best = max(best, score, key=lambda one: one.reached)
         note = (
-            f"stuck at {reached:.2f} {measure.name} after {steps} steps (gate {config.imitation_gate}); "
-            f"attempt {attempt + 1} of {attempts} is given up"
+            f"stuck at {score.reached:.2f} {measure.name}{score.habit} after {steps} steps (gate "
+            f"{config.imitation_gate}); attempt {attempt + 1} of {attempts} is given up"
         )
         on_progress(Progress("imitation", steps, config.imitation_steps, note=note))
+    if best.habit:
+        raise TrainingHalted(
+            f"after {steps} steps of imitation the agent has {best.reached:.2f} {measure.name}{best.habit}, and the "
+            f"limit is {config.max_greedy_tool_share:.0%}: let the demonstrations use the tool less often than in "
+            f"{config.tool_rate:.0%} of the episodes (--cold-start.tool-rate), allow more steps "
+            "(--cold-start.imitation-steps), or raise the limit (--cold-start.max-greedy-tool-share; 1 is none)"
+        )
     task_count = len({episode.start.key[:2] for episode in demonstrations})
     raise TrainingHalted(
         f"none of {attempts} initial weights reached {config.imitation_gate} {measure.name} in "
         f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
-        f"{best:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
+        f"{best.reached:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
         "(--cold-start.imitation-gate), or give more tasks"
     )
 
@@ -207,10 +217,10 @@ def _imitate(
     sft: SFTConfig,
     measure: GateMeasure,
     on_progress: OnProgress,
-) -> tuple[int, float]:
-    """Imitate until the gate is passed, then decay the learning rate. Return the steps taken and the last measure."""
+) -> tuple[int, Score]:
+    """Imitate until the gate is passed, then decay the learning rate. Return the steps taken and the last score."""
     learner = Learner(local.agent, local.model, sft)
-    imitation, reached = Imitation(learner, rows), 0.0
+    imitation, score = Imitation(learner, rows), Score()
     first = min(config.first_gate, config.imitation_steps)
 
     def step(rate: float = 1.0) -> float:
@@ -221,32 +231,53 @@ def _imitate(
     while learner.step < config.imitation_steps:
         metrics = {"loss": step()}
         if learner.step >= first and learner.step % config.gate_every == 0:
-            reached = _reached(local, arena, limits, measure, config.gate_episodes)
-            metrics[measure.metric] = reached
+            score = _score(local, arena, limits, measure, config)
+            metrics |= score.metrics(measure)
         # The total assumes the earliest end: the next gate, and the decay after it.
         gate = max(first, -(-learner.step // config.gate_every) * config.gate_every)
         on_progress(Progress("imitation", learner.step, gate + config.imitation_decay, metrics))
-        if reached >= config.imitation_gate:
-            break
-    if reached >= config.imitation_gate:
+        if not score.passes(config):
+            continue
         for left in reversed(range(config.imitation_decay)):
             loss = step(rate=left / config.imitation_decay)
             on_progress(Progress("imitation", learner.step, learner.step + left, {"loss": loss}))
-        # The result is the model after the decay, so it must pass too.
-        reached = _reached(local, arena, limits, measure, config.gate_episodes)
-    return learner.step, reached
+        # The result is the model after the decay, so it must pass too. A lost habit alone may come back.
+        score = _score(local, arena, limits, measure, config)
+        if not score.habit:
+            break
+    return learner.step, score
+
+
+def _score(
+    local: LocalModel, arena: Arena, limits: TokenLimits, measure: GateMeasure, config: ColdStartConfig
+) -> Score:
+    """Return what the present model reaches; its greedy tool use only where that decides."""
+    reached, most = _reached(local, arena, limits, measure, config.gate_episodes), config.max_greedy_tool_share
+    if reached < config.imitation_gate or most is None:
+        return Score(reached)
+    share = measure.tool_share(_played(local, arena, limits, config.gate_episodes, greedy=True))
+    return Score(reached, share, lost_habit=share > most)
 
 
 def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: GateMeasure, episodes: int) -> float:
     """Let the present model play tasks that were not demonstrated, and return the gate's measure."""
+    return measure.of(_played(local, arena, limits, episodes))
+
+
+def _played(
+    local: LocalModel, arena: Arena, limits: TokenLimits, episodes: int, greedy: bool = False
+) -> Sequence[Episode]:
+    """Return the present model's episodes of tasks that were not demonstrated."""
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)
     games = max(1, episodes // max(1, len(table)))
-    starts = starts_of(arena, dict.fromkeys(counts, games), Division.kept_back)
+    starts = (
+        replace(start, greedy=greedy) for start in starts_of(arena, dict.fromkeys(counts, games), Division.kept_back)
+    )
     finished = list(play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits))
     for engine in trained_engines(local.agent):
         if engine.shares_memory:  # Imitation needs it. The engine takes it again when it plays.
             engine.release()
             engine.reclaim()
-    return measure.of(finished)
+    return finished

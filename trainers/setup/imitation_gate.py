@@ -44,6 +44,40 @@ class GateMeasure:
             for env, env_successes in successes.items()
         )
 
+    def tool_share(self, episodes: Sequence[Episode]) -> float:
+        """Return the share of these episodes with a served call. In a mixture, the maximum over the environments."""
+        uses: dict[str, list[bool]] = {}
+        for episode in episodes:
+            if episode.reward is not None:
+                uses.setdefault(episode.start.env, []).append(used_tool(episode))
+        return max((sum(env_uses) / len(env_uses) for env_uses in uses.values()), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What an agent reached at the gate."""
+
+    reached: float = 0.0
+    """The gate's measure."""
+    greedy_tool_share: float | None = None
+    """Share of the greedy episodes that used the tool; None if it was not measured."""
+    lost_habit: bool = False
+    """True if that share is above the limit."""
+
+    def passes(self, config: ColdStartConfig) -> bool:
+        """Return whether imitation may end."""
+        return self.reached >= config.imitation_gate and not self.lost_habit
+
+    @property
+    def habit(self) -> str:
+        """Return a part of a sentence about a lost habit; "" if it is not lost."""
+        return f", but uses its tool in {self.greedy_tool_share:.0%} of its greedy episodes" if self.lost_habit else ""
+
+    def metrics(self, measure: GateMeasure) -> dict[str, float]:
+        """Return the score as metrics of `Progress`."""
+        share = {} if self.greedy_tool_share is None else {"greedy_tool_share": self.greedy_tool_share}
+        return {measure.metric: self.reached, **share}
+
 
 def gate_measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> GateMeasure:
     """Return the measure of the gate. Raise `TrainingHalted` if the demonstrator itself does not pass the gate."""
