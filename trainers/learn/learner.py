@@ -93,6 +93,11 @@ class Learner(Generic[RunConfigT]):
         return self.agent.chat.tokenizer
 
     @property
+    def plays(self) -> bool:
+        """Return whether this rank plays episodes."""
+        return self.ranks.first or not (isinstance(self.config, GRPOConfig) and self.config.first_rank_plays)
+
+    @property
     def rate(self) -> float:
         """Return the factor by which the learning rates are multiplied in the next step."""
         return self.rate_factor * rate_at(self.step, self.steps, self.config.optimizer)
