@@ -15,17 +15,18 @@ import torch
 
 from palaestra.agents import Agent
 from palaestra.agents.adapters import adapted, adapter_off
-from palaestra.agents.head import assume_head
+from palaestra.agents.head import assume_head, head_of
+from palaestra.agents.outline import is_outline
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.sft_config import SFTConfig
-from palaestra.trainers.learn.forward import assume_sharing
+from palaestra.trainers.learn.forward import assume_sharing, shares_beginnings
 from palaestra.trainers.learn.learning_rate import rate_at
 from palaestra.trainers.losses.critic import Critic
 from palaestra.trainers.losses.onednn_linear import fast_linear
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
-from palaestra.trainers.scale.fsdp import divided, trained_weights, whole_number, whole_weights
+from palaestra.trainers.scale.fsdp import divided, through, trained_weights, whole_number, whole_weights
 from palaestra.trainers.scale.master_weights import Masters
 from palaestra.trainers.scale.optimizer_offload import HostMemory
 from palaestra.trainers.scale.optimizers import make_optimizers
@@ -183,6 +184,15 @@ def to_learn(model: Any, ranks: Ranks) -> Any:
     if ranks.count == 1:
         return model
     learning = divided(model, ranks)
-    assume_head(learning, model)
-    assume_sharing(learning, model)
+    if not is_outline(model):
+        assume_head(learning, model)
+        assume_sharing(learning, model)
+        return learning
+
+    def probe() -> None:
+        head_of(learning)
+        shares_beginnings(learning)
+
+    with torch.no_grad():
+        through(learning, probe)
     return learning

@@ -29,6 +29,7 @@ from palaestra.trainers.samplers.seats import check_seats
 from palaestra.trainers.samplers.task_of_group import counts_in, held_out
 from palaestra.trainers.samplers.tree import Tree
 from palaestra.trainers.scale.fit_memory import fit
+from palaestra.trainers.scale.ranks import here
 from palaestra.trainers.setup.choose_engine import chosen_engine
 from palaestra.trainers.setup.demonstration_split import Division
 from palaestra.trainers.setup.rank_engines import engine_maker
@@ -49,7 +50,10 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
     """Load a model from a folder or the hub for a run: in the run's dtype, with its adapter and its engine.
 
     Its prompts show the tools of the run's environment. Raise an error if the config's servers do not serve this model.
+    With several ranks the weights stay in their files, unless this process needs all of them.
     """
+    imitates = config.cold_started and name == config.model
+    copies_weights = config.recipe.kl.beta > 0 or config.scale.lora_r or config.engine.kind not in ("process", "vllm")
     local = load(
         name,
         slots=config.play.slots,
@@ -57,12 +61,13 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
         device=config.device,
         dtype=compute_type(config),
         engine=engine_maker(config),
+        outline=here().count > 1 and not (imitates or copies_weights),
         **prompt_changes(config, name),
     )
     prepared(config.env.env_id, config.env.options, local.tokenizer, trained_format(config.model))
     if isinstance(local.agent.engine, VllmEngine):
         local.agent.engine.check(local.tokenizer, config.longest_row)
-    if config.cold_started and name == config.model:  # All weights imitate. Then the adapter is added.
+    if imitates:  # With all its weights. Then the adapter is added.
         return local
     return with_adapter(local, config)
 
