@@ -8,13 +8,13 @@ import json
 import os
 import shutil
 import sys
-import weakref
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 from torch import distributed
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -41,47 +41,41 @@ AHEAD = {"kind": "process", "ordered": False, "max_staleness": 1, "lr_schedule":
 STILL = {**AHEAD, "learning_rate": 0.0}
 
 
-class LargestSize(TorchDispatchMode):
-    """Counts the bytes of all tensors that are made in a `with` block and alive at the same time."""
+class Made(TorchDispatchMode):
+    """Counts the bytes of the tensors that are made in a `with` block: of all, and of the largest."""
 
     def __init__(self):
         super().__init__()
-        self.sizes, self.most = {}, 0
+        self.all, self.largest = 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self.sizes:
-                    self.sizes[storage._cdata] = storage.nbytes()
-                    weakref.finalize(storage, self.sizes.pop, storage._cdata, None)
-        self.most = max(self.most, sum(self.sizes.values()))
+        if not any(each.alias_info for each in func._schema.returns):  # A view, which may be one of a mapped file.
+            for tensor in tree_leaves(result):
+                # A sharded tensor has the size of the whole one; its shard is made in an operation below.
+                if isinstance(tensor, torch.Tensor) and not (tensor.is_meta or isinstance(tensor, DTensor)):
+                    self.all += tensor.nbytes
+                    self.largest = max(self.largest, tensor.nbytes)
         return result
 
 
 def loaded(name, ranks, outline):
-    """The most bytes while a model is loaded and sharded, and the sharded model's weights on this rank."""
-    with LargestSize() as counted:
+    """The bytes that are made while a model is loaded and sharded, and the sharded weights on this rank."""
+    with Made() as made:
         local = load(name, slots=1, engine=IdleEngine, outline=outline)
         model = divided(local.model, ranks)
-    return counted.most, [weight.to_local() for weight in model.parameters()]
+    return [made.all, made.largest], [weight.to_local() for weight in model.parameters()]
 
 
 def memory(ranks, folder):
-    """What loading by shards needs, what loading whole models needs, and whether both come to the same."""
+    """What is made to load by shards and to load whole models, what the weights have, and whether both are the same."""
     if ranks.first:
-        wide = restless(layers=8)
-        config = wide.config
-        config.hidden_size, config.intermediate_size = 256, 1024
-        large = type(wide)(config)
-        large.generation_config = wide.generation_config
-        export(large, TOKENIZER, folder / "large")
+        export(restless(layers=4), TOKENIZER, folder / "large")
     ranks.meet()
-    files = sum(file.stat().st_size for file in (folder / "large").glob("*.safetensors"))
     (by_shards, ours), (whole, theirs) = (loaded(str(folder / "large"), ranks, outline) for outline in (True, False))
     same = all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-    return {"files": files, "by shards": by_shards, "whole": whole, "same": same}
+    sizes = [weight.nbytes for weight in restless(layers=4).parameters()]
+    return {"weights": [sum(sizes), max(sizes)], "by shards": by_shards, "whole": whole, "same": same}
 
 
 def take(ranks, folder, config, steps, arena=None):
@@ -107,7 +101,7 @@ class Gone:
 
 
 def stopped(ranks, folder, model):
-    """What a rank is told when the first one cannot play, and when it could go on afterwards."""
+    """What a rank is told when the first one cannot play."""
     run = Run.unwritten(run_of(model, **STILL))
     learner = open_learner(run)
     with Rollouts(learner, Gone() if ranks.first else None) as rollouts:
