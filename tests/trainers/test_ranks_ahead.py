@@ -40,7 +40,7 @@ def seen(tmp_path_factory):
 @pytest.mark.prove
 def test_two_ranks_that_play_ahead_have_the_curve_of_one(seen):
     """Weights that do not change leave nothing to time: then episodes and figures are the same."""
-    on(seen.folder / "one", run_of(seen.folder / "model", **STILL), STEPS)
+    on(seen.folder / "one", run_of(seen.folder / "model", **STILL), STEPS).agent.engine.close()
     (lines, episodes), (expected, alone) = told(seen.folder / "still"), told(seen.folder / "one")
     assert len(lines) == len(expected) == STEPS
     assert all("time/queued" in line for line in lines), "play was not on a thread of its own"
