@@ -1,8 +1,9 @@
 """Look at everything that a full-scale script needs, and start nothing: `sh full_scale.sh --dry WORDS`.
 
 The script runs with a program in place of `palaestra` that writes its words down. Then each command's options are read
-as the command reads them, and its files, servers, models and sandbox are looked for. Exit status 1 where something is
-missing. Left out: hours, and whether the machine is large enough.
+as the command reads them, and its files, servers with their models, models and sandbox are looked for. What it takes is
+told: hours by the number of cards, and room on the disk (`dry_needs`). Nothing is fetched but the config of a model
+that only the hub has. Exit status 1 where something is missing. Left out: whether this machine has the cards.
 """
 
 import io
@@ -17,12 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import tyro
+from dry_needs import SECONDS, Ledger, lacking, servers, values
 
 RECORDER = """#!/bin/sh
 printf '%s\\037' "$@" >> "$SAID"
@@ -35,7 +37,6 @@ done
 """A word ends in the character 31, a command in a line; what is written next is there for the script to read."""
 NOT_SET = "http://not-set.invalid/"
 OPTIONS = {"serve_rrm": "ServeRRMOptions"}
-SECONDS = 5.0
 
 
 def commands(script: Path, words: Sequence[str], place: Path, environment: Mapping[str, str]) -> list[list[str]]:
@@ -85,15 +86,17 @@ def missing(arguments: Sequence[str], place: Path, data: Path) -> Iterator[str]:
     for name in sorted(names):
         if not (data / name).exists():
             yield f"no file {data / name}"
-    for url in sorted(set(re.findall(r"http[^\s\"]+", text))):
+    for url, model in sorted(set(servers(arguments)), key=str):
         if url.startswith(NOT_SET):
-            yield f"{url.removeprefix(NOT_SET)} is not set"
-        elif not answers(url):
+            yield f"{url.removeprefix(NOT_SET).removesuffix('/v1')} is not set"
+        elif model is None and not answers(url):
             yield f"nothing answers at {url}"
-    served = "--base-url" in arguments
-    for option, value in pairwise(arguments):
-        if option in ("--model", "--against") and not served and not value.startswith(str(place)) and not known(value):
-            yield f"no model {value}: neither a folder nor in the hub's cache nor on the hub"
+        elif model is not None and (lack := lacking(url, model)):
+            yield lack
+    if "--base-url" not in arguments:
+        for name in (*values(arguments, "--model")[:1], *values(arguments, "--against")[:1]):
+            if not name.startswith(str(place)) and config_of(name) is None:
+                yield f"no model {name}: neither a folder nor in the hub's cache nor on the hub"
     if '"backend":"docker"' in text and shutil.which("docker") is None:
         yield "no program docker"
 
@@ -111,48 +114,65 @@ def answers(url: str) -> bool:
 
 
 @cache
-def known(model: str) -> bool:
-    """Return whether a model is a folder, in the hub's cache or on the hub."""
+def config_of(model: str) -> Any:
+    """Return the config of a model that is a folder, in the hub's cache or on the hub; None if it is nowhere."""
     from huggingface_hub import try_to_load_from_cache
+    from transformers import AutoConfig
 
-    if (Path(model) / "config.json").is_file() or isinstance(try_to_load_from_cache(model, "config.json"), str):
-        return True
-    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    path = Path(model) / "config.json"
+    cached = str(path) if path.is_file() else try_to_load_from_cache(model, "config.json")
     try:
-        urlopen(f"{hub}/{model}/resolve/main/config.json", timeout=SECONDS).close()
-    except (URLError, OSError):
-        return False
-    return True
+        if isinstance(cached, str):
+            found = json.loads(Path(cached).read_text(encoding="utf-8"))
+        else:
+            hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+            with urlopen(f"{hub}/{model}/resolve/main/config.json", timeout=SECONDS) as page:
+                found = json.load(page)
+        return AutoConfig.for_model(found.pop("model_type"), **found)
+    except (OSError, ValueError, KeyError):  # URLError is an OSError.
+        return None
 
 
-def looked_at(script: Path, words: Sequence[str], data: Path) -> list[tuple[list[str], list[str]]]:
-    """Return each command of a script, with what is wrong or missing."""
+def looked_at(
+    script: Path, words: Sequence[str], data: Path, ledger: Ledger | None = None
+) -> list[tuple[list[str], list[str], list[str]]]:
+    """Return each command of a script, with what is wrong or missing, and with what it takes if there is a ledger."""
     with tempfile.TemporaryDirectory() as folder:
         place, here = Path(folder).resolve(), Path.cwd()
         found = commands(script.resolve(), words, place, os.environ)
         os.chdir(place)  # Options look for the files that the script has made.
         try:
-            return [
-                ([name, *arguments], [*filter(None, [refused(name, arguments)]), *missing(arguments, place, data)])
-                for name, *arguments in found
-            ]
+            return [_looked_at(command, place, data, ledger) for command in found]
         finally:
             os.chdir(here)
 
 
+def _looked_at(
+    command: list[str], place: Path, data: Path, ledger: Ledger | None
+) -> tuple[list[str], list[str], list[str]]:
+    name, *arguments = command
+    if wrong := refused(name, arguments):
+        return command, [wrong, *missing(arguments, place, data)], []
+    return command, [*missing(arguments, place, data)], [] if ledger is None else [*ledger.add(command)]
+
+
 def main() -> int:
-    """Print each command, what is missing for it, and the free room on the disk."""
+    """Print each command, what is missing for it, what it takes, and the free room on the disk."""
     script, *words = sys.argv[1:]
-    found = looked_at(Path(script), words, Path(os.environ.get("DATA", "data")).resolve())
-    for command, problems in found:
-        shown = " ".join(word if len(word) < 40 else json.dumps(word[:36] + "...") for word in command[:6])
+    ledger = Ledger(config_of)
+    found = looked_at(Path(script), words, Path(os.environ.get("DATA", "data")).resolve(), ledger)
+    for command, problems, needs in found:
+        words = [re.sub(r"^/\S*/(run|data)(?=/)", lambda found: f"${found[1].upper()}", word) for word in command[:6]]
+        shown = " ".join(word if len(word) < 40 else json.dumps(word[:36] + "...") for word in words)
         print(f"{'--' if problems else 'ok'} palaestra {shown}{' ...' * (len(command) > 6)}")
-        for problem in problems:
-            print(f"     {problem}")
+        for text in (*problems, *needs):
+            print(f"     {text}")
     for line in re.findall(r"(?m)^# Needs: .*$", Path(script).read_text(encoding="utf-8")):
         print(line.removeprefix("# "))
-    print(f"{shutil.disk_usage('.').free / 2**30:,.0f} GiB are free on this disk")
-    wrong = sum(bool(problems) for _, problems in found)
+    for line in ledger.told():
+        print(line)
+    print(f"{shutil.disk_usage('.').free / 1e9:,.0f} GB are free on this disk")
+    wrong = sum(bool(problems) for _, problems, _ in found)
     print(f"{wrong} of {len(found)} commands lack something; nothing was started")
     return 1 if wrong else 0
 

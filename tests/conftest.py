@@ -40,3 +40,13 @@ def pytest_runtest_makereport(item, call):
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture
+def two_hop():
+    """Sixteen slots of TwoHop's training split."""
+    import palaestra
+
+    arena = palaestra.arena("palaestra/TwoHop-v0", 16)
+    yield arena
+    arena.close()

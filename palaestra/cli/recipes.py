@@ -1,8 +1,9 @@
 """`palaestra recipes`: show the presets of the algorithm, or one with the source of each value; and all parts."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -11,7 +12,7 @@ from palaestra.cli.display import table
 from palaestra.cli.output import Reported, reporting
 from palaestra.errors import UsageError
 from palaestra.trainers.config.paper_runs import NOT_SET, RUNS
-from palaestra.trainers.config.recipe_sources import apart, sourced
+from palaestra.trainers.config.recipe_sources import SHORT, apart, sourced
 from palaestra.trainers.config.recipes import RECIPES, Recipe, find_recipe
 from palaestra.trainers.validation import PARTS, plain
 
@@ -39,25 +40,36 @@ def run(arguments: Sequence[str]) -> int:
     with reporting(options.json) as figures:
         for name in options.name:
             find_recipe(name)  # Raises an error that names the closest.
-            values = sourced(name)
-            figures |= {key: {"value": value, "source": source} for key, value, source in values}
-            rows = {_option(key): (str(value), source) for key, value, source in values}
-            of_run = RUNS.get(name, {})
-            figures |= {key: {"value": value, "source": source} for key, (value, source) in of_run.items()}
-            rows |= {f"--{key.replace('_', '-')}": (str(value), source) for key, (value, source) in of_run.items()}
-            rows |= {what: (str(value), source) for what, (value, source) in NOT_SET.get(name, {}).items()}
-            recipe_table = table(f"Recipe {name}", rows, ("value", "source"), justify="left")
-            recipe_table.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
-            console.print(recipe_table)
+            figures |= _print_recipe(name, console)
         if not options.name:
             figures |= {name: plain(recipe) for name, recipe in RECIPES.items()}
             console.print(
                 table("Recipes", {name: (_apart(name),) for name in RECIPES}, ("beside grpo-tcr",), justify="left")
             )
-        for part, field in Recipe.__dataclass_fields__.items():
-            if built_in := field.metadata.get(PARTS):
-                console.print(f"--recipe.{part}: {', '.join(built_in)}", highlight=False, soft_wrap=True)
+            for part, field in Recipe.__dataclass_fields__.items():
+                if built_in := field.metadata.get(PARTS):
+                    console.print(f"--recipe.{part}: {', '.join(built_in)}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _print_recipe(name: str, console: Console) -> dict[str, Any]:
+    """Print the values of a recipe that a source gives or that were inferred, what the words of a source mean, and the
+    defaults beside them. Return all as figures.
+    """
+    of_run = [(key, value, source) for key, (value, source) in RUNS.get(name, {}).items()]
+    values = {_option(key): (str(value), source) for key, value, source in sourced(name)}
+    rows = {option: both for option, both in values.items() if both[1]}
+    rows |= {f"--{key.replace('_', '-')}": (str(value), source) for key, value, source in of_run}
+    rows |= {what: (str(value), source) for what, (value, source) in NOT_SET.get(name, {}).items()}
+    recipe_table = table(f"Recipe {name}", rows, ("value", "source"), justify="left")
+    recipe_table.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
+    console.print(recipe_table)
+    sources = "; ".join(source for _, source in rows.values())
+    defaults = "; ".join(f"{option} {value}" for option, (value, source) in values.items() if not source)
+    notes = [meaning for pattern, meaning in SHORT.items() if re.search(pattern, sources)]
+    for text in (*notes, f"Defaults of which its sources say nothing: {defaults}"):
+        console.print(text, highlight=False, soft_wrap=True)
+    return {key: {"value": value, "source": source} for key, value, source in (*sourced(name), *of_run)}
 
 
 def _option(key: str) -> str:

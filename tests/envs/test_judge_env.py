@@ -23,26 +23,6 @@ def verdict(score):
     return f"<think>so</think><critique>Look.</critique><score>{score}</score>"
 
 
-@pytest.mark.parametrize(
-    ("text", "reward"),
-    [
-        (verdict(0.75), 1.0),
-        (verdict(0.25), 0.1 + 0.9 * 0.5),
-        (verdict(1.7), 0.0),
-        (verdict("high"), 0.0),
-        ("<score>0.75</score>", 0.0),
-        ("<critique>c</critique><think>t</think><score>0.75</score>", 0.0),
-        (verdict(0.75) + verdict(0.75), 0.0),
-        ("", 0.0),
-    ],
-)
-def test_f30_a_verdict_is_worth_its_closeness_to_the_label_and_nothing_without_its_form(text, reward):
-    found = graded(text)
-    assert found["success"] == pytest.approx(reward)
-    assert found["format"] == float(reward > 0)
-    assert found["error"] == pytest.approx(1.0 if not reward else (1 - reward) / 0.9)
-
-
 def test_f30_agreement_counts_the_attempts_with_another_outcome_that_are_on_the_right_side():
     peers = [[0.2, 0.0], [0.6, 0.0], [0.5, 0.0], [0.9, 1.0]]
     found = graded(verdict(0.5), grade="agreement", outcome=1.0, peers=peers)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))  # fake_server
 sys.path.insert(0, str(Path(__file__).parent))
 
 from sources import ROOT

@@ -1,7 +1,7 @@
-"""Each mechanism of the three papers has a test that names its row: `pytest -k f34` runs those of row F34.
+"""Each mechanism of the three papers has a test in this folder that names its row: `pytest tests/papers -k f34`.
 
 A row counts as working only through what a user can call. Left out: what each row does here and in its source
-(docs/papers.md).
+(docs/papers.md); further tests of a mechanism, beside its others, may name its row too.
 """
 
 import ast
@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
-PAPERS = TESTS.parent / "docs" / "papers.md"
+HERE = Path(__file__).resolve().parent
+PAPERS = HERE.parents[1] / "docs" / "papers.md"
 ROWS = [f"f{number:02d}" for number in range(1, 57)]
 
 
 @pytest.fixture(scope="module")
 def tests_by_row():
     found = defaultdict(list)
-    for path in TESTS.rglob("test_*.py"):
+    for path in HERE.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_f"):
                 for row in re.findall(r"f\d\d(?=_)", node.name):
-                    found[row].append(f"{path.relative_to(TESTS)}::{node.name}")
+                    found[row].append(f"{path.name}::{node.name}")
     return found
 
 

@@ -81,7 +81,7 @@ MUTATIONS = {
         ADVANTAGES,
         "if np.ptp(rewards_G) > 0:\n            advantages_E[members] = (rewards_G",
         "if True:\n            advantages_E[members] = (rewards_G",
-        "trainers/test_advantages.py::test_f09_equal_rewards_give_exact_zeros",
+        "papers/test_demystify.py::test_f09_one_success_in_four_and_equal_rewards_give_exact_zeros",
     ),
     "micro-batch means averaged": Mutation(
         UPDATE,

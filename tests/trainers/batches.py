@@ -3,6 +3,7 @@
 import families
 import torch
 
+from palaestra import Ending, Status
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.batch import Batch, Sample
@@ -72,3 +73,26 @@ def spoken(model, specs):
         row.logprobs[row.sampled] = families.fresh_logprobs(model, row)
         episodes.append(families.an_episode(row, reward=reward, group=group))
     return episodes
+
+
+def scripted():
+    """Two that think long and call seldom, one that does the opposite, one that does both, and one in the middle."""
+    OK, FAILED = Status.OK, Status.TOOL_ERROR
+    specs = [
+        (40, 2, [OK], 1.0, Ending.ANSWERED),
+        (60, 2, [OK], 1.0, Ending.ANSWERED),
+        (12, 4, [FAILED, OK, FAILED], 0.0, Ending.TURN_LIMIT),
+        (90, 3, [OK, OK, OK], 0.0, Ending.LENGTH_LIMIT),
+        (40, 2, [OK, OK], 0.0, Ending.ANSWERED),
+    ]
+    return [
+        families.an_episode(
+            families.token_row(4, [tokens], logprob=-0.5),
+            reward=reward,
+            calls=calls,
+            ending=ending,
+            turns=turns,
+            seed=at,
+        )
+        for at, (tokens, turns, calls, reward, ending) in enumerate(specs)
+    ]

@@ -3,16 +3,4 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path[:0] = [str(Path(__file__).parents[1] / "agents"), str(Path(__file__).parent)]
-
-
-@pytest.fixture
-def two_hop():
-    """Sixteen slots of TwoHop's training split."""
-    import palaestra
-
-    arena = palaestra.arena("palaestra/TwoHop-v0", 16)
-    yield arena
-    arena.close()

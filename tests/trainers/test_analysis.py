@@ -8,13 +8,13 @@ import families
 import numpy as np
 import pytest
 import torch
-from batches import batch_of, local, restless, settings
+from batches import batch_of, local, restless, scripted, settings
 
-from palaestra import Ending, Status, UsageError
+from palaestra import Status, UsageError
 from palaestra.cli import main
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.batch import BatchScores
-from palaestra.trainers.evaluation.metrics import GAP, batch_metrics
+from palaestra.trainers.evaluation.metrics import batch_metrics
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.losses.policy import PolicyGradient
@@ -30,20 +30,6 @@ def learner_of(model, **changes):
 
 def figures_of_update(model, batch, advantages, **changes):
     return update(learner_of(model, **changes), batch, advantages, BatchScores())[0]
-
-
-def test_f24_the_entropy_of_uniform_logits_is_the_log_of_the_vocabulary_and_masked_tokens_are_excluded():
-    model = restless()
-    with torch.no_grad():
-        model.lm_head.weight.zero_()
-    vocabulary = model.config.vocab_size
-    row = families.token_row(5, [3, 2, 4], logprob=-math.log(vocabulary))
-    row.logprobs[~row.sampled] = -77.0
-    batch = batch_of([families.an_episode(row), families.an_episode(row, reward=0.0, seed=1)])
-    assert figures_of_update(model, batch, [1.0, -1.0])["entropy/learned"] == pytest.approx(
-        math.log(vocabulary), rel=1e-5
-    )
-    assert batch_metrics(batch)["entropy"] == pytest.approx(math.log(vocabulary), rel=1e-6)
 
 
 def test_the_clipped_share_of_free_tokens_is_of_those_that_were_unsure_and_are_to_become_likelier(monkeypatch):
@@ -62,45 +48,6 @@ def test_the_clipped_share_of_free_tokens_is_of_those_that_were_unsure_and_are_t
     assert found["clip_ratio/free_high_mean"] == pytest.approx(1 / 2)
     plain = PolicyGradient()(torch.zeros(2), torch.zeros(2), torch.ones(2), torch.zeros(2, dtype=torch.long))
     assert (plain.clipped_low, plain.clipped_high) == (0, 0)
-
-
-def scripted():
-    """Two that think long and call seldom, one that does the opposite, one that does both, and one in the middle."""
-    specs = [
-        (40, 2, [OK], 1.0, Ending.ANSWERED),
-        (60, 2, [OK], 1.0, Ending.ANSWERED),
-        (12, 4, [FAILED, OK, FAILED], 0.0, Ending.TURN_LIMIT),
-        (90, 3, [OK, OK, OK], 0.0, Ending.LENGTH_LIMIT),
-        (40, 2, [OK, OK], 0.0, Ending.ANSWERED),
-    ]
-    return [
-        families.an_episode(
-            families.token_row(4, [tokens], logprob=-0.5),
-            reward=reward,
-            calls=calls,
-            ending=ending,
-            turns=turns,
-            seed=at,
-        )
-        for at, (tokens, turns, calls, reward, ending) in enumerate(specs)
-    ]
-
-
-def test_f25_calls_tokens_a_round_success_rate_and_modes_of_a_scripted_log(tmp_path):
-    path = tmp_path / "played.jsonl"
-    write(path, [Record("palaestra/TwoHop-v0", one, agent="script") for one in scripted()])
-    (group,) = analyse([path]).groups
-    found = group.each[0]
-    assert found["tools/call_frequency"] == 10 / 5
-    assert 1 - found["tools/failure_frequency"] == 8 / 10
-    assert found["completions/tokens_per_turn"] == pytest.approx(242 / 13)
-    assert (found["completions/mean_length"], found["completions/max_length"]) == (242 / 5, 90)
-    assert (found["completions/clipped_ratio"], found["episodes/turn_limit"]) == (0.2, 0.2)
-    # Medians: 20 tokens a turn, 2 calls.
-    assert (found["modes/deliberative"], found["modes/deliberative/success"]) == (0.6, pytest.approx(2 / 3))
-    assert (found["modes/reactive"], found["modes/reactive/success"]) == (0.2, 0.0)
-    assert found["entropy"] == pytest.approx(0.5)
-    assert found[GAP] == pytest.approx(1 - 0.4)
 
 
 def test_offline_and_live_figures_are_the_same(tmp_path):

@@ -18,25 +18,6 @@ from palaestra.trainers.learn.score_batch import score_batch
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.losses.importance_correction import Masked, Truncated, corrected
 
-RATIOS = np.array([0.4, 1.0, 2.0, 3.0, 5.0, 1.5])
-ROWS = np.array([0, 0, 0, 1, 1, 2])
-
-
-@pytest.mark.parametrize(
-    ("correction", "expected"),
-    [
-        (Truncated(cap=2.0), [0.4, 1, 2, 2, 2, 1.5]),
-        (Truncated(cap=1.0, correction_level="sequence"), [0.8, 0.8, 0.8, 1, 1, 1]),
-        (Masked(0.5, 4.0), [0, 1, 2, 3, 0, 1.5]),
-        (Masked(0.5, 4.0, "sequence"), [0.8, 0.8, 0.8, 0, 0, 1.5]),
-    ],
-    ids=str,
-)
-def test_f52_weights_are_those_of_worked_numbers(correction, expected):
-    np.testing.assert_allclose(correction(np.log(RATIOS), ROWS), expected, rtol=1e-12)
-    assert (correction(np.log(RATIOS), ROWS) <= getattr(correction, "cap", math.inf)).all()
-    assert np.isfinite(correction(np.array([-1e4, 1e4]), np.array([0, 1]))).all()
-
 
 def test_a_part_of_the_tokens_tells_as_much_as_all_and_what_is_kept_and_corrected_is_reported():
     row = families.token_row(2, [3, 3], logprob=-1.0)

@@ -5,14 +5,11 @@ from fractions import Fraction
 
 import families
 import pytest
-from hypothesis import given
-from hypothesis import settings as settings_of
-from hypothesis import strategies as st
 
 from palaestra import ConfigError, Task, UsageError
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.data.curated import Curated, curated_tasks
-from palaestra.trainers.data.curation import BUCKETS, curate
+from palaestra.trainers.data.curation import curate
 from palaestra.trainers.samplers.dapo import Dynamic
 from palaestra.trainers.samplers.group_sampler import Groups
 from palaestra.trainers.samplers.posterior import Posterior
@@ -49,15 +46,6 @@ def test_f22_sure_tasks_are_dropped_and_the_edges_are_exact(samples):
         assert found.outcomes[bucket] == sum(found.outcomes.values()) == 1
 
 
-def test_f22_eight_episodes_make_the_buckets_of_the_paper():
-    found = curate([one for passed in range(9) for one in played(passed, task=passed)])
-    assert [(one.task, one.bucket) for one in found.tasks] == [
-        *((1, "hard"), (2, "hard")),
-        *((3, "medium"), (4, "medium"), (5, "medium")),
-        *((6, "easy"), (7, "easy")),
-    ]
-
-
 def test_f22_a_task_with_a_broken_episode_is_incomplete_until_that_is_played_again():
     whole, torn = played(3, task=0), played(3, task=1, broken=1)
     found = curate([*whole, *torn])
@@ -65,26 +53,6 @@ def test_f22_a_task_with_a_broken_episode_is_incomplete_until_that_is_played_aga
     assert found.outcomes["incomplete"] == 1
     again = curate([*whole, *torn, torn[-1], replace(played(8, task=1)[0], start=torn[-1].start)])
     assert [(one.task, one.passed, one.scored) for one in again.tasks] == [(0, 3, 8), (1, 4, 8)]
-
-
-@settings_of(max_examples=40)
-@given(
-    st.tuples(*[st.integers(1, 9)] * 3),
-    st.tuples(*[st.sampled_from([0, 0.1, 0.2, 0.3, 1, 1.5, 7])] * 3).filter(any),
-    st.integers(0, 3),
-)
-def test_f22_the_histogram_is_the_targets_within_one_task_and_no_larger_set_would_be(there, target, seed):
-    solved = [passed for passed, count in enumerate(there, start=1) for _ in range(count)]
-    episodes = [one for task, passed in enumerate(solved) for one in played(passed, 4, task=task)]
-    asked = dict(zip(BUCKETS, target, strict=True))
-    found = curate(episodes, samples=4, target=asked, seed=seed)
-    exact = {name: Fraction(str(value)) / sum(Fraction(str(one)) for one in target) for name, value in asked.items()}
-    size = len(found.tasks)
-    assert all(abs(found.histogram[name] - exact[name] * size) < 1 for name in BUCKETS)
-    assert any((size + 1) * exact[name] > count for name, count in zip(BUCKETS, there, strict=True))
-    numbers = [one.task for one in found.tasks]
-    assert numbers == sorted(set(numbers))
-    assert all(one.passed == solved[one.task] for one in found.tasks)
 
 
 def test_f22_the_choice_within_a_bucket_is_the_seeds():

@@ -33,7 +33,6 @@ from palaestra.trainers.setup import cold_start
 
 TWO_HOP, CALCULATOR = "palaestra/TwoHop-v0", "palaestra/Calculator-v0"
 MIXED = f"{TWO_HOP}=3,{CALCULATOR}=1"
-PAPER = "CodeMath#dapo=17000,CodeMath#skywork=4902,CodeContest=3586,Science=3000"
 
 
 def played(sampler, solved=lambda start: start.seed % 2, batches=1):
@@ -54,23 +53,6 @@ def drawn(text, counts, seed=0, groups=1000, sampler=None):
     """The environment and the task of each of the first groups."""
     source = (sampler or Uniform())(text, counts, Groups(10, 2), seed)
     return [source.draw(group) for group in range(groups)]
-
-
-@pytest.mark.parametrize("text", [MIXED, PAPER, "a=1,b=1,c=1", "a=0.001,b=999/1000", "one=5"])
-def test_f21_per_source_counts_and_ratios_match_the_config_and_repeat_with_the_seed(text):
-    mixture = read_mixture(text)
-    counts = dict.fromkeys(mixture.weights, 40)
-    sources = drawn(text, counts, groups=3000)
-    assert sources == drawn(text, counts, groups=3000), "the same seed draws the same"
-    others = drawn(text, counts, seed=1, groups=3000)
-    assert len(counts) == 1 or [env for env, _ in sources] != [env for env, _ in others]
-    for end in range(mixture.block, 3001, mixture.block):
-        here = Counter(env for env, _ in sources[:end])
-        for env, share in mixture.shares.items():
-            assert abs(here[env] - end * share) < 1, (env, end)
-    if text == MIXED:
-        for begin in range(0, 3000, 100):
-            assert Counter(env for env, _ in sources[begin : begin + 100]) == {TWO_HOP: 75, CALCULATOR: 25}
 
 
 def test_each_environment_of_a_mixture_plays_its_tasks_as_it_would_alone():

@@ -123,6 +123,14 @@ def test_recipes_prints_the_papers_run_with_sources(capsys, monkeypatch):
     assert "turns of an episode" in printed
 
 
+def test_what_no_source_speaks_of_is_told_apart_and_the_words_of_sources_are_explained(capsys):
+    assert main(["recipes", "vspo-prs"]) == 0
+    shown, _, defaults = capsys.readouterr().out.partition("Defaults of which its sources say nothing: ")
+    assert "--recipe.sampler.max-copies" in shown and "v1, v2: the versions of arXiv 2512.07478" in shown
+    assert "inferred: no source gives the value" in shown and "paper, code:" not in shown
+    assert "--recipe.aggregation token" in defaults and "--recipe.aggregation" not in shown
+
+
 def test_on_the_command_line_the_recipe_brings_its_run_and_options_and_presets_win():
     from palaestra.cli.train import parse
 

@@ -2,76 +2,23 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 
-import families
 import numpy as np
 import parrot
 import pytest
-from batches import local, settings
+from drawing import ended, mixed, of_rewards, opened, play
 from hypothesis import given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
-import palaestra
 from palaestra import ConfigError
-from palaestra.trainers import grpo
-from palaestra.trainers.batch import Scored
 from palaestra.trainers.config.grpo_config import tiny_config
-from palaestra.trainers.config.recipes import find_recipe
 from palaestra.trainers.evaluation.metrics import batch_metrics
-from palaestra.trainers.learn.learner import Learner
-from palaestra.trainers.reward.reward_model import ReasoningReward
-from palaestra.trainers.rollout.make_sampler import make_sampler
 from palaestra.trainers.samplers.dapo import Dynamic
-from palaestra.trainers.samplers.group_sampler import Groups
 from palaestra.trainers.samplers.posterior import Posterior, liveness
 from palaestra.trainers.samplers.uniform import Uniform
 from palaestra.trainers.samplers.vspo import VSPO
 from palaestra.trainers.setup.open_run import check
-from palaestra.trainers.validation import changed
-
-
-def opened(options, prompts=4, generations=4, count=10_000, seed=0):
-    return options("x/Y-v0", count, Groups(prompts, generations), seed)
-
-
-def ended(start, success, reward=None):
-    """An episode of a start with this success, and another training reward where one is given."""
-    episode = families.an_episode(families.token_row(3, [2]), reward=success, task=start.task)
-    return Scored(replace(episode, start=start), {"outcome": 2 * success - 1 if reward is None else reward})
-
-
-def play(source, succeeds, ahead=0, shuffle=None):
-    """The next batch, where `succeeds(start)` decides; and all that was played for it."""
-    running, begun = [], []
-    while (batch := source.batch()) is None:
-        while (start := source.next(ahead)) is not None:
-            running.append(start)
-            begun.append(start)
-        running = [start for start in running if source.still_needed(start)]
-        place = 0 if shuffle is None else int(shuffle.integers(len(running)))
-        start = running.pop(place)
-        source.observe(ended(start, float(succeeds(start))))
-    return batch, begun
-
-
-def mixed(start):
-    """A third of the groups always fail, a third always succeed, a third are mixed."""
-    kind = start.group % 3
-    return kind == 1 or (kind == 2 and start.seed % 2 == 0)
-
-
-def test_f48_dynamic_sampling_gives_full_batches_without_a_group_that_ended_alike():
-    source = opened(Dynamic())
-    for _ in range(5):
-        batch, begun = play(source, mixed)
-        groups = {batch.rollouts[sample.place].episode.start.group for sample in batch.samples}
-        assert len(groups) == 4
-        assert {group % 3 for group in groups} == {2}
-        assert len(batch.samples) == 16
-        assert batch.figures["sampler/kept"] == 4
-        assert len(batch.rollouts) == len(begun) == 4 * batch.figures["sampler/groups"]
 
 
 @settings_of(max_examples=12)
@@ -83,14 +30,6 @@ def test_f48_which_groups_are_kept_depends_on_no_timing(seed):
         kept = [sorted({b.rollouts[s.place].episode.start.group for s in b.samples}) for b in (one, two)]
         assert kept[0] == kept[1]
         assert one.state == two.state
-
-
-def test_f48_a_pool_without_a_usable_task_ends_in_an_empty_batch_at_the_cap():
-    source = opened(Dynamic(max_rounds=3))
-    batch, begun = play(source, lambda start: False)
-    assert batch.samples == ()
-    assert len(begun) == 3 * 16
-    assert play(source, mixed)[0].number == 1, "the run goes on"
 
 
 def test_success_is_that_of_all_that_was_played_and_not_of_what_is_kept():
@@ -145,38 +84,6 @@ def test_epochs_play_every_task_before_any_comes_again():
         assert Counter(tasks[epoch * 14 : epoch * 14 + 14]) == dict.fromkeys(range(7), 2)
 
 
-@pytest.mark.parametrize(
-    ("solved", "value"), [((1, 1, 0, 0, 0), 0.2939), ((1, 1, 1, 1, 0), 0.08), ((1, 0, 0, 0, 0), 0.32)]
-)
-def test_f43_the_value_of_a_task(solved, value):
-    assert VSPO().value(np.array(solved, float)) == pytest.approx(value, abs=1e-4)
-    assert VSPO().value(np.zeros(5)) == VSPO().value(np.ones(5)) == VSPO().value(np.full(8, 0.7)) == 0
-
-
-def of_rewards(rewards, declared=(-1.0, 1.0), **options):
-    """The batch of groups of these training rewards, of which the recipe's terms declare this range."""
-    source = VSPO(**options)("x/Y-v0", 10_000, Groups(len(rewards), len(rewards[0]), reward_range=declared))
-    while (start := source.next()) is not None:
-        group, place = divmod(start.seed, len(rewards[0]))
-        source.observe(ended(start, 0.5, reward=rewards[group][place]))
-    return source.batch()
-
-
-@pytest.mark.parametrize("recipe", ["vspo", "vspo-prs", "vspo with a judge"])
-def test_f43_a_training_reward_is_scaled_from_the_range_that_its_terms_declare(recipe):
-    name, _, judged = recipe.partition(" with ")
-    made = find_recipe(name)
-    made = replace(made, judge=ReasoningReward(score_weight=0.4)) if judged else made
-    low, high = {"vspo": (-1.0, 1.0), "vspo-prs": (0.0, 1.0)}.get(recipe, (-1.0, 1.4))
-    assert made.reward_range == (low, high)
-    batch = of_rewards([(high, high, low, low, low)], made.reward_range)
-    assert batch.figures["sampler/mean_value"] == pytest.approx(0.2939, abs=1e-4)
-    config = changed(tiny_config(parrot.ENV, made), {"num_prompts": 2})
-    arena = palaestra.arena(parrot.ENV, 2)
-    assert make_sampler(config, arena).groups.reward_range == (low, high)
-    arena.close()
-
-
 def test_a_group_of_rewards_above_1_that_has_something_to_compare_is_not_taken_for_a_dead_one():
     """All succeed, and a judge tells them apart; or an environment pays more than it declares."""
     for declared in ((-1.0, 1.3), (-1.0, 1.0)):
@@ -200,89 +107,6 @@ def test_figures_of_rewards_are_of_each_episode_once_whatever_is_copied_or_left_
     figures = batch_metrics(batch)
     assert figures["rewards/outcome/mean"] == figures["reward"] == pytest.approx((0 - 2 - 2 + 1) / 8)
     assert figures["rewards/success/mean"] == 0.5
-
-
-def test_f43_it_is_largest_at_a_quarter_and_for_the_variance_at_a_third():
-    shares = np.arange(1, 1200) / 1200
-
-    def best(kind):
-        return shares[np.argmax([(1 - p) * (p * (1 - p)) ** (0.5 if kind == "deviation" else 1) for p in shares])]
-
-    assert best("deviation") == pytest.approx(0.25, abs=1e-3)
-    assert best("variance") == pytest.approx(1 / 3, abs=1e-3)
-    outcomes = np.repeat([1.0, 0.0], [3, 9])
-    assert VSPO(value_spread="variance").value(outcomes) == pytest.approx(0.75 * 0.25 * 0.75)
-
-
-def by_group(batch):
-    """The group of the run that each group of the batch has its episodes from, and its weight."""
-    found = {}
-    for sample in batch.samples:
-        found[sample.group] = batch.rollouts[sample.place].episode.start.group, sample.weight
-    return list(found.values())
-
-
-def test_f44_no_dead_group_is_left_and_the_batch_keeps_its_size():
-    source = opened(VSPO(), prompts=9)
-    for _ in range(5):
-        batch, begun = play(source, mixed)
-        assert len(begun) == 36, "nothing is played again"
-        assert len(batch.samples) == 36
-        assert {group % 3 for group, _ in by_group(batch)} == {2}
-        assert batch.figures["sampler/dead_share"] == pytest.approx(2 / 3)
-
-
-def test_f44_groups_are_drawn_in_proportion_to_their_value_and_no_oftener_than_the_cap():
-    """Two live groups, of 1 and 3 of 4 right: values .325 and .108."""
-
-    def two_alive(start):
-        group = start.group % 50
-        return group < 2 and start.seed % 4 < (1, 3)[group]
-
-    free, capped = opened(VSPO(max_copies=None), prompts=50), opened(VSPO(), prompts=50)
-    counts = Counter(group % 50 for _ in range(8) for group, weight in by_group(play(free, two_alive)[0]) if weight < 1)
-    assert sum(counts.values()) == 8 * 48
-    expected = 8 * 48 * np.array([0.75, 0.25])
-    assert sum((np.array([counts[0], counts[1]]) - expected) ** 2 / expected) < 6.6  # 1 % of chance
-    batch, _ = play(capped, two_alive)
-    assert Counter(group for group, _ in by_group(batch)) == {0: 5, 1: 5}, "the batch is smaller then"
-
-
-@pytest.mark.parametrize(
-    ("damping", "weights"),
-    [("geometric", [1, 0.5, 0.25, 0.125]), ("inverse-root", [0.5] * 4), ("none", [1] * 4)],
-)
-def test_f45_a_copy_counts_less(damping, weights):
-    source = opened(VSPO(damping=damping, max_copies=3), prompts=4)
-    batch, _ = play(source, lambda start: start.group % 4 == 0 and start.seed % 2)
-    assert [weight for _, weight in by_group(batch)] == weights
-    assert damping != "geometric" or sum(weights) < 2
-    alone, _ = play(opened(VSPO(damping=damping)), lambda start: start.seed % 2)
-    assert {weight for _, weight in by_group(alone)} == {1.0}
-
-
-def test_f46_a_batch_whose_groups_are_all_dead_takes_no_step_and_is_counted(two_hop, monkeypatch):
-    pupil = local()
-    before = {name: p.detach().clone() for name, p in pupil.model.named_parameters()}
-    learner = Learner(pupil.agent, pupil.model, settings("vspo", steps=2, beta=0.0))
-    for progress in grpo.train_learner(learner, two_hop):  # A random agent never succeeds.
-        assert progress.metrics["optimizer_steps"] == 0
-        assert progress.metrics["sampler/dead_share"] == 1
-        assert all(np.isfinite(value) for value in progress.metrics.values())
-        assert "nothing was learned" in progress.note
-        assert progress.metrics["reward"] == -1
-        assert progress.metrics["rewards/success/mean"] == 0, "of what was played, though nothing of it is kept"
-    assert all((p == before[name]).all() for name, p in pupil.model.named_parameters())
-
-
-@pytest.mark.parametrize("refill", ["value", "random", "left-out", "none"])
-@pytest.mark.parametrize("damping", ["geometric", "none"])
-def test_f47_every_switch_of_the_ablation_runs_and_tells_its_copies(refill, damping):
-    batch, _ = play(opened(VSPO(refill=refill, damping=damping), prompts=9), mixed)
-    size = {"none": 36, "left-out": 12}.get(refill, 36)
-    assert len(batch.samples) == size
-    if refill != "none":
-        assert batch.figures["sampler/copies"] == (0 if refill == "left-out" else 6)
 
 
 def test_the_liveness_of_a_posterior_is_that_of_groups_drawn_from_it():

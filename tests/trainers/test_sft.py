@@ -74,41 +74,6 @@ def test_the_loss_is_the_mean_surprise_of_assistant_tokens():
     assert figures["learning_rate"] == 0.0
 
 
-def test_f18_only_assistant_tokens_are_imitated():
-    said = "".join(CHAT.tokenizer.decode(row.ids[row.sampled].tolist()) for row in ROWS)
-    for talk in TALKS:
-        for message in talk:
-            if message["role"] == "assistant":
-                assert message["content"] + "<|end|>" in said
-    assert "What is" not in said
-    assert "Be brief" not in said
-    assert "<|tool|>" not in said
-    assert "<|assistant|>" not in said
-
-
-@pytest.mark.parametrize("family", ["qwen2.5", "qwen3", "qwen3-2507", "llama3", "tiny"])
-def test_f18_consecutive_tool_results_are_context_and_shown_as_the_template_shows_them(family):
-    chat = families.chat(family)
-    messages = [
-        {"role": "user", "content": "question"},
-        {"role": "assistant", "content": "I look for both."},
-        {"role": "tool", "name": "search", "content": "no result"},
-        {"role": "tool", "name": "search", "content": "Kemu"},
-        {"role": "assistant", "content": "Answer: Kemu"},
-    ]
-    made = sft_rows(chat, [("here", episode(messages, tools=families.TOOLS))], 10_000)
-    (row,) = made.rows
-    edges = np.flatnonzero(np.diff(row.sampled, prepend=False, append=False)).reshape(-1, 2)
-    end = chat.tokenizer.decode([chat.end_of_turn])
-    spans = [chat.tokenizer.decode(row.ids[begin:stop].tolist()) for begin, stop in edges]
-    assert spans == ["I look for both." + end, "Answer: Kemu" + end]
-    whole = chat.tokenizer.decode(row.ids.tolist())
-    shown = chat.tokenizer.apply_chat_template(messages, tools=list(families.TOOLS), tokenize=False)
-    if family not in ("qwen3",):  # Stock Qwen3 puts an empty think block before the last turn only.
-        assert shown.startswith(whole)
-    assert 0 < whole.index("no result") < whole.index("Kemu")
-
-
 def test_loss_and_gradient_are_those_of_labels_at_assistant_tokens_alone():
     """As transformers computes them where every other label is -100."""
     pupil = model()

@@ -7,7 +7,7 @@ import pytest
 
 from palaestra import Status
 from palaestra.trainers.config.recipes import find_recipe
-from palaestra.trainers.reward.terms import overlong, response_length
+from palaestra.trainers.reward.terms import response_length
 
 TCR, T = find_recipe("grpo-tcr").shaping, find_recipe("grpo-t").shaping
 
@@ -16,21 +16,10 @@ def terms(reward, statuses, *, shaping=TCR, said=(5,)):
     return shaping(families.an_episode(families.token_row(4, list(said)), reward=reward, calls=statuses))
 
 
-@pytest.mark.parametrize(("calls", "total"), [(0, -1.0), (2, -0.8), (4, -0.6), (10, -0.6)])
-def test_f10_a_wrong_answer_rises_with_calls_to_a_bound(calls, total):
-    assert sum(terms(0.0, [Status.OK] * calls).values()) == pytest.approx(total)
-
-
 @pytest.mark.parametrize("status", [Status.BAD_CALL, Status.TOOL_ERROR, Status.BROKEN])
 def test_calls_that_did_not_work_earn_nothing(status):
     assert terms(0.0, [status] * 4)["tool_bonus"] == 0
     assert terms(0.0, [status, Status.OK])["tool_bonus"] == pytest.approx(0.1)
-
-
-def test_f10_a_right_answer_gets_no_bonus_unless_the_recipe_says_so():
-    assert sum(terms(1.0, [Status.OK] * 3).values()) == 1.0
-    printed = replace(TCR, bonus_on_correct=True)
-    assert sum(terms(1.0, [Status.OK] * 3, shaping=printed).values()) == pytest.approx(1.3)
 
 
 def test_an_answer_that_is_half_right_gets_no_bonus():
@@ -43,13 +32,6 @@ def test_the_bonus_never_lowers_an_outcome():
         for calls in range(12):
             assert TCR.bonus(outcome, calls) >= 0
             assert outcome + TCR.bonus(outcome, calls) <= max(-0.6, outcome) + 1e-12
-
-
-@pytest.mark.parametrize(
-    ("length", "penalty"), [(16384, 0), (17408, -0.25), (18432, -0.5), (20480, -1), (25000, -1), (0, 0)]
-)
-def test_f11_the_overlong_penalty(length, penalty):
-    assert overlong(length, 20480, 4096) == penalty
 
 
 def test_only_recipes_with_a_length_term_have_one():

@@ -9,7 +9,7 @@ from batches import batch_of
 
 from palaestra.episode import Status
 from palaestra.trainers.batch import BatchScores
-from palaestra.trainers.losses.token_advantages import GAE, TurnAdvantage, Whitened, served_by_turn, turn_of_tokens
+from palaestra.trainers.losses.token_advantages import TurnAdvantage, Whitened, served_by_turn, turn_of_tokens
 
 
 def spoken(lengths, rewards, groups=None):
@@ -19,32 +19,6 @@ def spoken(lengths, rewards, groups=None):
         for i, (said, reward) in enumerate(zip(lengths, rewards, strict=True))
     ]
     return batch_of(made)
-
-
-def test_f49_gae_by_hand():
-    """Reward 1 after three tokens; values .5 .4 .8; gamma .9, lambda .5."""
-    batch = spoken([[1, 2]], [1.0])
-    scores = BatchScores(values=(np.array([0.5, 0.4, 0.8], np.float32),))
-    last = 1 - 0.8
-    middle = 0.9 * 0.8 - 0.4 + 0.45 * last
-    first = 0.9 * 0.4 - 0.5 + 0.45 * middle
-    (found,) = GAE(gamma=0.9, lam=0.5).estimates(batch, scores)
-    np.testing.assert_allclose(found, [first, middle, last], rtol=1e-6)
-
-
-def test_f49_reinforce_plus_plus_whitens_what_is_to_come_over_all_tokens():
-    batch = spoken([[2], [1, 1], [3]], [1.0, 0.0, 1.0])
-    costs = (np.array([0.5, 0.1]), np.zeros(2), np.array([0.0, 0.0, 0.2]))
-    found = np.concatenate(Whitened()(batch, BatchScores(costs=costs)))
-    raw = np.array([0.4, 0.9, -1.0, -1.0, 0.8, 0.8, 0.8])
-    np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(ddof=1), rtol=1e-6)
-
-
-def test_f49_its_baseline_form_takes_the_groups_mean_first():
-    batch = spoken([[2], [1], [3], [1]], [1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1])
-    found = np.concatenate(Whitened(group_baseline=True)(batch, BatchScores()))
-    raw = np.array([1, 1, -1, 0, 0, 0, 0.0])  # The second group's rewards are equal: they teach nothing ...
-    np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(ddof=1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("advantage", [Whitened(), Whitened(group_baseline=True), TurnAdvantage()])

@@ -62,12 +62,12 @@ RUNS: Mapping[str, Mapping[str, Sourced]] = {
 
 NOT_SET: Mapping[str, Mapping[str, Sourced]] = {
     **{
-        name: {"turns of an episode": (16, "code; set it in the environment (max_turns)")}
+        name: {"turns of an episode": (16, "code; the environment's class sets it (max_turns)")}
         for name in ("grpo-tcr", "grpo-t", "grpo-scr", "demyagent")
     },
     **{
         name: {
-            "turns of an episode": (13, "arXiv 2601.22154, table 4; set it in the environment (max_turns)"),
+            "turns of an episode": (13, "arXiv 2601.22154, table 4; the environment's class sets it (max_turns)"),
             "top-p": (0.95, "arXiv 2601.22154, table 4; not here, where the distribution is the one that is trained"),
         }
         for name in ("reagent-none", "reagent-r", "reagent-u")

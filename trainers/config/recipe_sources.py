@@ -10,6 +10,12 @@ from collections.abc import Mapping
 from palaestra.trainers.config.recipes import Recipe, find_recipe
 from palaestra.trainers.validation import flat, plain
 
+SHORT = {
+    r"(^|; |, )(paper|code)\b(?! of)": "paper, code: arXiv 2510.11701, and its authors' code.",
+    r"\bv[12]\b": "v1, v2: the versions of arXiv 2512.07478, of which abstracts and one summary were at hand.",
+    "inferred": "inferred: no source gives the value; it is the choice of palaestra's authors.",
+}
+"""What short words of a source mean, by the pattern that finds them."""
 _DEMYSTIFYING = {
     "sampler.name": "code: groups are not filtered",
     "shaping.max_completion_length": "code",
@@ -58,6 +64,9 @@ _JUDGED = {
     "judge.read_chars": "inferred: the paper shows the judge the whole trajectory, and names no bound",
 }
 _VSPO = {
+    "sampler.name": "abstract of arXiv 2512.07478",
+    "sampler.copy_gamma": "inferred: no constant is public",
+    "sampler.max_copies": "inferred: no bound is public",
     "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
     "sampler.damping": "inferred: the paper says smoothed, and gives no formula that is public",
     "sampler.value_spread": "inferred: a summary says variance and writes a deviation",

@@ -98,7 +98,7 @@ def _learner(
     config: GRPOConfig, model_config: Any, card: Card, learning: int, *, shared: bool
 ) -> tuple[GRPOConfig, tuple[str, ...]]:
     """Return the config with which the learner fits its cards. Raise `UsageError` if it does not."""
-    engine = {"kind": "vllm", "gpus": () if shared else ("0",)}
+    engine = {"kind": "vllm", "urls": (), "gpus": () if shared else ("0",)}  # Servers that are named are cards as well.
     fit = fitted(changed(config, engine), model_config, replace(gpu_room(card.size), ranks=learning))
     return fit.config, fit.notes
 

@@ -4,43 +4,13 @@ import asyncio
 
 import pytest
 
-from palaestra import Attempt
 from palaestra.envs.rewards.by_source import kind_of, rule_reward
-from palaestra.envs.suite.search_qa import SearchQA
 
 SEVEN = "one two three four five six seven"
 
 
 def paid(answer, *expected, source=""):
     return asyncio.run(rule_reward(answer, expected, source))
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected", "source", "reward"),
-    [
-        ("Sopa Rin", ["sopa rin."], "", 1.0),
-        ("one two x y z u v", [SEVEN + " eight nine"], "hotpotqa", 0.0),  # 4/16 shared: 0.25.
-        ("two eleven", [SEVEN + " eight nine ten eleven twelve"], "", 0.0),  # F1 4/14 = 0.286.
-        ("two eleven", [SEVEN + " eight nine ten eleven"], "", pytest.approx(4 / 13)),  # F1 0.308 counts as it is.
-        ("b c", ["x y", "b c d", "q"], "", pytest.approx(0.8)),
-        ("It is yes, I think.", ["yes"], "", 1.0),
-        ("yes and no", ["yes"], "", 0.0),
-        ("noble", ["no"], "", 0.0),
-        ("True", ["true"], "math500", 1.0),
-        (r"\boxed{\frac{2}{4}}", ["0.5"], "DeepScaleR", 1.0),
-        ("1/2", ["0.5"], "", 1.0),
-        ("1984.0", ["1984"], "", 1.0),
-        ("1984.0", ["1984"], "nq_qa", 1.0),
-        ("1/2", ["0.5"], "nq_qa", 0.0),
-        ("7", ["8", "7"], "aime24", 1.0),
-        ("", ["x"], "", 0.0),
-        (None, ["x"], "", 0.0),
-        ("  ", ["yes"], "", 0.0),
-        ("x", [], "", 0.0),
-    ],
-)  # fmt: skip
-def test_f37_the_rule_of_a_source_decides(answer, expected, source, reward):
-    assert paid(answer, *expected, source=source) == reward
 
 
 NO_SIDE = (
@@ -72,14 +42,3 @@ def test_f37_a_kind_is_named_by_the_source_or_seen():
     assert [kind_of(["12"], "HotpotQA"), kind_of(["Paris"], "gsm8k"), kind_of(["12"]), kind_of(["Paris"])] == [
         "words", "math", "math", "words",
     ]  # fmt: skip
-
-
-def test_f37_questions_of_a_file_are_paid_by_the_rule_of_their_source(tmp_path):
-    rows = '{"question": "How much?", "answer": ["0.5", "half"], "data_source": "AIME24", "split": "train"}\n'
-    (tmp_path / "asked.jsonl").write_text(rows)
-    search = {"backend": "retrieve", "url": "http://127.0.0.1:9/retrieve"}
-    env = SearchQA("all", str(tmp_path / "asked.jsonl"), metric="rule", search=search)
-    (task,) = env.read_tasks(str(tmp_path / "asked.jsonl"), "all")
-    attempt = Attempt(task, (), r"Answer: \boxed{1/2}", (), 1)
-    found = asyncio.run(env.reward(attempt))
-    assert found["success"] == 1.0 and found["em"] == found["f1"] == 0.0

@@ -150,11 +150,6 @@ def test_an_answer_of_which_the_judge_saw_a_part_is_no_success():
     assert judged("Match", f"{short} {letters} no", **label)[0]["success"] == 0.0
 
 
-def test_f38_an_episode_that_no_judge_reads_is_broken_and_has_no_reward():
-    parts, asked = judged("I like it.")
-    assert parts is None and len(asked) == 2
-
-
 def test_a_file_of_questions_and_references_is_read_and_needs_a_judge(tmp_path):
     path = tmp_path / "dialogues.jsonl"
     rows = [{"question": f"How is number {n}? And why?", "references": [f"It is {n}.", "So."]} for n in range(20)]

@@ -2,9 +2,7 @@
 
 import base64
 import json
-import re
 from functools import partial
-from pathlib import Path
 
 import pytest
 import worlds
@@ -185,12 +183,6 @@ def test_the_tools_that_are_named_are_offered_and_no_other_one_is_run(tools):
             told = env.step(f'<tool_call>{{"name": "{name}", "arguments": {{"code": "6 * 7"}}}}</tool_call>')[0]
             assert told.strip() == "42" if name in names else f"no tool is named '{name}'" in told
         env.close()
-
-
-def test_f36_the_reagent_path_offers_the_six_tools_of_the_paper():
-    script = Path(__file__).parents[3] / "examples" / "reagent" / "full_scale.sh"
-    (named,) = re.findall(r" tools=(\S+)", script.read_text())
-    assert set(named.split(",")) == set(SIX)
 
 
 def test_without_names_all_tools_are_offered():

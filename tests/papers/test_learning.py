@@ -1,4 +1,4 @@
-"""The proof that GRPO learns: success rises from a bad habit to near perfection, and in no control; and that imitation
+"""Row F55, the proof that GRPO learns: success rises from a bad habit to near perfection, and in no control; imitation
 does, from a script's episodes.
 
 One pupil is raised for all runs of GRPO, which start from copies of it. Left out: that the same seed repeats a run, and

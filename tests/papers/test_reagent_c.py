@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 from batches import TOKENIZER, local, same, weights
-from test_refined import SAID, improves, repeats  # noqa: F401
+from test_reagent_u import SAID, improves, repeats  # noqa: F401
 
 import palaestra
 from palaestra import UsageError

@@ -15,7 +15,7 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from test_ahead import apart
 from test_ranks import Talking
-from test_reagent_r import by_length
+from test_reagent import by_length
 
 import palaestra
 from palaestra import ConfigError

@@ -1,11 +1,18 @@
-"""Reagent-R: a judge's score is a term of the reward; a judge that fails costs episodes, never a score of 0."""
+"""Rows F28 to F30, F32 and F36 to F38: the judge of arXiv 2601.22154, Reagent-R, its tools and its rule reward.
+
+A judge's score is a term of the reward; a judge that fails costs episodes, never a score of 0.
+"""
 
 import asyncio
+import json
+import re
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import families
+import gymnasium
 import numpy as np
 import pytest
 from batches import local, same, settings, weights
@@ -14,6 +21,8 @@ from fake_server import Reply, error, nobody, replying, said
 
 from palaestra import ConfigError, TrainingHalted
 from palaestra.endpoint.client import Endpoint
+from palaestra.envs.search.embedded import EmbeddedIndex
+from palaestra.envs.search.index import Document
 from palaestra.errors import Broken, UsageError
 from palaestra.record import Lesson, Record, from_line, to_line
 from palaestra.trainers import grpo
@@ -213,3 +222,98 @@ def test_settings_that_can_never_work_are_refused():
     for wrong in ({"url": ("localhost:80",)}, {"read_chars": 5}, {"score_weight": -1.0}, {"tries": 0}):
         with pytest.raises(ConfigError):
             ReasoningReward(**wrong)
+
+
+def test_f30_a_verdict_is_worth_its_closeness_to_the_label_and_nothing_without_its_form():
+    """What a judge's training is paid by; that it learns from it is proved in tests/prove/test_taught_judge.py."""
+    env = gymnasium.make("palaestra/Judge-v0").unwrapped
+
+    def paid(text):
+        env.reset(seed=0, options={"task": 0})
+        return env.step(text)[1]
+
+    label, form = float(env.tasks[0].answer), "<think>so</think><critique>Look.</critique>"
+    assert paid(f"{form}<score>{label}</score>") == 1.0
+    assert paid(f"{form}<score>{1 - label}</score>") == pytest.approx(0.1 + 0.9 * (1 - abs(1 - 2 * label)))
+    for text in (f"<score>{label}</score>", f"{form}<score>1.7</score>", f"{form}<score>high</score>", ""):
+        assert paid(text) == 0.0
+
+
+INDEX = EmbeddedIndex.of([Document("1", "A", "b")])
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SIX = ("search", "browse", "python", "file_reader", "image2text", "audio2text")
+
+
+def test_f36_the_six_tools_are_offered_work_and_stay_within_the_questions_folder(tmp_path):
+    """Those of the path of examples/reagent; pictures and sound go to served models, of which there is one here."""
+    script = Path(__file__).parents[2] / "examples" / "reagent" / "full_scale.sh"
+    assert set(re.search(r" tools=(\S+)", script.read_text())[1].split(",")) == set(SIX)
+    row = {"id": "1", "question": "How many?", "answer": "17", "answer_type": "exactMatch"}
+    (tmp_path / "hle.jsonl").write_text(json.dumps({**row, "image": f"data:image/png;base64,{PIXEL}"}))
+    with replying(said("It shows 17.")) as server:
+        served = {"base_url": server.url, "model": "m", "api_key_env": ""}
+        options = {
+            "tasks": str(tmp_path / "hle.jsonl"),
+            "model": served,
+            "speech": served,
+            "tools": SIX,
+            "search": INDEX,
+        }
+        env = gymnasium.make("palaestra/Research-v0", split="all", browser="text", **options).unwrapped
+        _, info = env.reset(seed=0)
+        assert {one["function"]["name"] for one in json.loads(info["tools"])} == set(SIX)
+        told = [
+            env.step(env.call(name, **arguments))[0]
+            for name, arguments in (
+                ("python", {"code": "import os; sorted(os.listdir())"}),
+                ("image2text", {"path": "image.png", "question": "What?"}),
+                ("file_reader", {"path": "../hle.jsonl"}),
+                ("file_reader", {"path": "/etc/passwd"}),
+            )
+        ]
+        env.close()
+    assert told == ["['image.png']", "It shows 17.", *told[2:]]
+    assert all("Error" in text and "root:" not in text for text in told[2:]), told
+
+
+WORDS = "one two three four five six seven eight nine ten eleven"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "reward"),
+    [
+        ("Sopa Rin", ["sopa rin."], 1.0),
+        ("two eleven", [f"{WORDS} twelve"], 0.0),  # F1 4/14 = .286.
+        ("two eleven", [WORDS], pytest.approx(4 / 13)),  # F1 .308 counts as it is.
+        ("b c", ["x y", "b c d", "q"], pytest.approx(0.8)),
+        ("It is yes, I think.", ["yes"], 1.0),
+        ("yes and no", ["yes"], 0.0),
+        ("noble", ["no"], 0.0),
+        (r"\boxed{\frac{2}{4}}", ["0.5"], 1.0),
+        ("", ["x"], 0.0),
+    ],
+)
+def test_f37_a_question_is_paid_by_exact_match_or_f1_from_a_threshold_on_and_mathematics_by_value(
+    answer, expected, reward, tmp_path
+):
+    row = {"question": "What?", "answer": expected, "split": "train"}
+    (tmp_path / "asked.jsonl").write_text(json.dumps(row))
+    asked = {"tasks": str(tmp_path / "asked.jsonl"), "metric": "rule", "search": INDEX}
+    env = gymnasium.make("palaestra/SearchQA-v0", split="all", **asked).unwrapped
+    env.reset(seed=0)
+    assert env.step(f"Answer: {answer}")[-1]["parts"]["success"] == reward
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("replies", "ending"), [(["perhaps", "Match"], "answered"), (["perhaps", "a match"], "broken")]
+)
+def test_f38_a_label_is_one_word_asked_for_again_and_an_episode_without_one_is_dropped(replies, ending):
+    with replying(*map(said, replies)) as server:
+        judge = {"backend": "label", "base_url": server.url, "model": "m", "api_key_env": "", "tries": 2}
+        env = gymnasium.make("palaestra/LongQA-v0", split="eval", size=60, judge=judge).unwrapped
+        env.reset(seed=0)
+        *_, info = env.step("24 months")
+        assert info["ending"] == ending and len(server.questions) == 2
+        assert ("no readable answer in 2 tries" in info["fault"]) == (ending == "broken"), "what is not judged is no 0"
+        env.close()

@@ -1,9 +1,10 @@
-"""The training reward in stages: the three promises, in any environment; weights that move are in a checkpoint."""
+"""Rows F39 to F42: the reward in stages with its three promises, length-aware BLEU, long answers, binary baselines."""
 
+import re
 from dataclasses import replace
 
 import families
-import going
+import gymnasium
 import pytest
 from batches import batch_of
 from hypothesis import given
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 import palaestra
 from palaestra import ConfigError, Start, Status
 from palaestra.agents import Agent, ScriptedPolicy, play
-from palaestra.trainers.config.recipes import find_recipe
+from palaestra.envs.rewards.bleu import length_aware_bleu
+from palaestra.trainers import find_recipe
 from palaestra.trainers.reward.staged_shaping import EARLY, LATE, STAGES, opened
 from palaestra.trainers.validation import changed
 
@@ -124,18 +126,6 @@ def test_a_curriculum_moves_from_form_to_quality_and_a_group_has_one_set_of_weig
     assert list(terms.options.weights(terms.reached).values()) == pytest.approx(LATE)
 
 
-def test_f56_a_run_with_a_curriculum_goes_on_bit_by_bit(tmp_path):
-    model = going.random_agent(tmp_path / "model")
-    config = going.run_of(model, "prs", curriculum=True, format_weight=0.0, eval_tasks=0, steps=2)
-    going.on(tmp_path / "whole", config)
-    going.on(tmp_path / "parts", config, steps=1)
-    going.on(tmp_path / "parts")
-    whole, parts = (going.told(tmp_path / name) for name in ("whole", "parts"))
-    assert whole == parts
-    moved = [line["rewards/stage_parsed/mean"] for line in whole[0]]
-    assert moved[0] > moved[1]
-
-
 def test_f42_one_environment_is_played_with_stages_or_with_success_alone():
     find = palaestra.demonstrator("palaestra/LongQA-v0")
     scripts = [find, lambda messages, rng: find(messages, rng, 0.0)]
@@ -148,3 +138,38 @@ def test_f42_one_environment_is_played_with_stages_or_with_success_alone():
     right, guessed, partly, stuck = (sum(PRS(one).values()) for one in found)
     assert right == pytest.approx(1.0) and right > partly > guessed == pytest.approx(0.3)
     assert stuck == pytest.approx(0.1), "its calls can be read, and name no tool"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "score"),
+    [
+        ("paris", "paris", 1),
+        ("london", "paris", 0),
+        ("the city of paris", "paris", 0.25),
+        ("new york city", "new york city", 1),
+        ("new york", "new york city", 0.6065),
+        ("barack hussein obama", "barack obama", 0.4714),
+        ("in the year 1914", "1914", 0.25),
+        ("", "paris", 0),
+    ],
+)
+@pytest.mark.parametrize("plain", [False, True])
+def test_f40_the_check_values_hold_in_both_forms(answer, expected, score, plain):
+    assert length_aware_bleu(answer, expected, plain=plain) == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["and so on ", "We are glad to help. ", "24 months. "])
+def test_f41_one_contradiction_is_fatal_though_all_else_is_right_and_padding_gains_nothing(padding):
+    env = gymnasium.make("palaestra/LongQA-v0", split="eval", size=60).unwrapped
+    right = env.tasks[0].answer
+
+    def quality(answer):
+        env.reset(seed=0, options={"task": 0})
+        return env.step(answer)[-1]["parts"]["quality"]
+
+    assert quality(right) == quality(f"Dear customer, {right} I am glad to help!") == 1.0
+    number = re.search(r"\d+ (months|days|hours|grams|crowns)", right)
+    assert quality(f"Dear customer, {right} Or is it 399 {number[1]}?") == 0.0
+    for answer in (right, right.partition(". ")[0] + "."):
+        assert quality(f"{padding}{answer}") <= quality(answer)
+    assert quality(f"{right} {padding * 200}") < 0.2
