@@ -71,7 +71,8 @@ def plan_cards(
     if not plans:
         raise UsageError(f"no split of {cards} cards fits: {refused}")
     ranked = sorted(plans, key=lambda plan: plan.step.seconds)
-    return [plan for ahead in (0, 1) for plan in [one for one in ranked if one.max_staleness == ahead][:1]]
+    by_turns, ahead = ([plan for plan in ranked if plan.max_staleness == lead] for lead in (0, 1))
+    return by_turns[:1] + ahead[:1]
 
 
 def extrapolated(cards: int, smaller: Sequence[CardPlan], larger: Sequence[CardPlan]) -> list[CardPlan]:
