@@ -62,7 +62,7 @@ check: with-dev  ## lint, format and types
 bench-depth: setup  ## how deep the tiny agent must be, over ten seeds
 	@$(PY) benchmarks/depth.py
 
-bench-gpu: with-lora,quantized  ## generation, learning, a whole step and memory on one GPU
+bench-gpu: with-lora,quantized  ## attention, learning, whole steps with vLLM, and memory on one GPU, ten minutes
 	@$(PY) benchmarks/gpu.py
 
 bench-async: setup  ## playing ahead of the learner, against play and learning by turns

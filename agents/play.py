@@ -18,7 +18,7 @@ from palaestra.agents.running_episode import RunningEpisode
 from palaestra.agents.token_limits import TokenLimits
 from palaestra.episode import Ending, Episode, Event, Start
 from palaestra.errors import UsageError
-from palaestra.protocols import Arena, Completion, Request, SampledText, TooLong
+from palaestra.protocols import Arena, Request, TooLong
 
 log = logging.getLogger("palaestra.agents")
 ReplyT = TypeVar("ReplyT")
@@ -79,6 +79,8 @@ class _Table:
     ) -> None:
         self.agent, self.arena, self.starts = agent, arena, starts
         self.limits, self.temperature, self.obey_temperature = limits, temperature, obey_temperature
+        self.more: Callable[[], list[Event]] = getattr(arena, "more", list)
+        """Returns events of further turns of episodes that wait for the engine already."""
         self.warned = False
         """True after the warning that an environment wishes another temperature than it gets."""
         self.seats: dict[int, RunningEpisode] = {}
@@ -111,30 +113,33 @@ class _Table:
         """Drop the episodes that are no longer needed. The arena discards one when its slot begins the next episode."""
         for slot, seat in list(self.seats.items()):
             if not still_needed(seat.start):
-                if seat.ticket is not None:
-                    self.agent.engine.cancel(seat.ticket)
-                    del self.tickets[seat.ticket]
+                self._withdraw(seat)
                 self._leave(slot)
+
+    @property
+    def _sampling(self) -> int:
+        """Number of episodes that wait for the engine."""
+        return len(set(self.tickets.values()))
 
     def serve_engine(self) -> None:
         """Poll the engine. Send each completed turn to the arena; end the episode if its turn was cut or failed."""
         if not self.tickets:
             return
-        arena_busy = len(self.tickets) < len(self.seats)
+        arena_busy = self.more is not list or self._sampling < len(self.seats)
         actions: dict[int, str] = {}
         engine, seconds = self.agent.engine, _ALTERNATION_SECONDS if arena_busy else _IDLE_SECONDS
         remote = getattr(engine, "remote", False)
         for completion in self._wait(lambda: engine.poll(seconds)) if remote else engine.poll(seconds):
-            slot = self.tickets.pop(completion.ticket)
-            seat = self.seats[slot]
-            seat.ticket = None
-            if completion.fault:
-                seat.fault = completion.fault
-                self.arena.finish(slot, Ending.BROKEN)
+            slot = self.tickets.pop(completion.ticket, None)
+            if slot is None:  # Another turn of its episode was cut just now.
                 continue
-            text = self._add_response(seat, completion)
-            if completion.cut:
-                self.arena.finish(slot, Ending.LENGTH_LIMIT, text)
+            if slot in actions:
+                self.arena.send({slot: actions.pop(slot)})
+            seat = self.seats[slot]
+            text = seat.add_response(completion)
+            if completion.fault or completion.cut:
+                self._withdraw(seat)
+                self.arena.finish(slot, Ending.BROKEN if completion.fault else Ending.LENGTH_LIMIT, text)
             else:
                 actions[slot] = text
         if actions:
@@ -142,12 +147,11 @@ class _Table:
 
     def serve_arena(self) -> Iterator[Episode]:
         """Receive the arena's events. Request the next turn of each episode that continues; yield those that ended."""
-        outstanding = len(self.seats) - len(self.tickets)
-        if not outstanding:
-            return
-        for event in self._receive_events(outstanding):
+        outstanding = len(self.seats) - self._sampling
+        events = self._receive_events(outstanding) if outstanding else []
+        for event in [*events, *self.more()]:
             seat = self.seats.get(event.slot)
-            if seat is None or event.start.key != seat.start.key or seat.ticket is not None:
+            if seat is None or event.start.key != seat.start.key or seat.is_stale(event):
                 continue  # This event belongs to a dropped episode.
             if event.ending is None:
                 self._continue(event, seat)
@@ -198,7 +202,7 @@ class _Table:
         slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
         more = len(slowest) - _MAX_NAMED_CALLS
         calls = [*map(str, slowest[:_MAX_NAMED_CALLS]), *([f"and {more} more calls"] if more > 0 else [])]
-        playing, sampling = len(self.seats), len(self.tickets)
+        playing, sampling = len(self.seats), self._sampling
         tools = f"tools and environments of {playing - sampling} of {playing} episodes" if sampling < playing else ""
         server = f"the model's answers in {sampling} of {playing} episodes" if sampling else ""
         return "; ".join([" and ".join(filter(None, (tools, server))) or "the scores of earlier episodes", *calls])
@@ -210,15 +214,13 @@ class _Table:
         earlier = seat.dialogues.get(event.dialogue)
         conversation = earlier or Conversation(self.agent.chat_of(seat.start.seat), event.messages, event.tools)
         fits = len(conversation.ids) < room if earlier is None else earlier.hear(event.messages, event.tools, room)
-        if not seat.turn:
-            seat.tools = event.tools
-        seat.refused = None
+        seat.tools.setdefault(event.dialogue, event.tools)
+        seat.refused = None if fits else (event.dialogue, conversation)
         if not fits and event.refusable:
-            seat.refused = event.dialogue, conversation
             limit = f"This model's maximum context length is {room} tokens"
-            self.arena.send({event.slot: TooLong(f"{limit}, and these messages leave none free; reduce their length")})
+            reason = f"{limit}, and these messages leave none free; reduce their length"
+            self.arena.send({event.slot: TooLong(reason, event.dialogue)})
             return
-        seat.put_last(event.dialogue, conversation, fits)
         if not fits:
             self.arena.finish(event.slot, Ending.LENGTH_LIMIT, "")
             return
@@ -233,8 +235,10 @@ class _Table:
             temperature=self._temperature(event, seat.start),
         )
         seat.turn += 1
-        seat.ticket = self.agent.engine.submit(request)
-        self.tickets[seat.ticket] = event.slot
+        seat.opening = seat.opening or conversation
+        ticket = self.agent.engine.submit(request)
+        seat.open_turns[ticket] = event.dialogue, conversation
+        self.tickets[ticket] = event.slot
 
     def _temperature(self, event: Event, start: Start) -> float:
         """Return the temperature of a turn, and warn once of a wish of the environment that is not followed."""
@@ -254,13 +258,9 @@ class _Table:
         del self.seats[slot]
         self.free.append(slot)
 
-    @staticmethod
-    def _add_response(seat: RunningEpisode, completion: Completion) -> str:
-        assert seat.dialogues, "an engine answered a request that was never made"
-        conversation = next(reversed(seat.dialogues.values()))
-        if completion.text is not None:
-            conversation.add_text(completion.text)
-            return completion.text
-        prompt_tokens = len(conversation.ids)
-        text = conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
-        return SampledText(text, prompt_tokens, len(completion.ids))
+    def _withdraw(self, seat: RunningEpisode) -> None:
+        """Cancel the turns of an episode that the engine still samples."""
+        for ticket in seat.open_turns:
+            self.agent.engine.cancel(ticket)
+            del self.tickets[ticket]
+        seat.open_turns.clear()

@@ -9,7 +9,7 @@ from typing import Any
 from palaestra.agents.conversation import Conversation
 from palaestra.episode import Ending, Episode, Event, Start
 from palaestra.errors import UsageError
-from palaestra.protocols import Arena
+from palaestra.protocols import AgentTurn, Arena, Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,15 @@ class RunningEpisode:
     began: float = field(default_factory=time.monotonic)
     turn: int = 0
     dialogues: dict[int, Conversation] = field(default_factory=dict)
-    """Conversations by the number of the dialogue; the one that was asked for the latest turn stands last."""
+    """Conversations in which the agent has spoken, by the number of the dialogue; the one with the latest turn last."""
+    open_turns: dict[int, tuple[int, Conversation]] = field(default_factory=dict)
+    """Dialogues of the turns that the engine samples, by ticket; empty while the arena has the turn."""
     refused: tuple[int, Conversation] | None = None
     """Dialogue of the latest request, and its number, if the environment asked for a turn that did not fit."""
-    ticket: int | None = None
-    """Ticket of the turn at the engine; None while the arena has the turn."""
-    tools: tuple[Mapping[str, Any], ...] = ()
+    opening: Conversation | None = None
+    """The first conversation: the one that is left if the agent has not spoken."""
+    tools: dict[int, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    """Tools with which each dialogue began."""
     fault: str = ""
     """Reason why the engine could not answer, or ""."""
     branch_points: dict[int, BranchPoint] = field(default_factory=dict)
@@ -46,7 +49,7 @@ class RunningEpisode:
     def __post_init__(self) -> None:
         branch = self.start.branch
         if branch is not None and branch.point is not None:
-            self.turn, self.tools = branch.turn, branch.point.tools
+            self.turn, self.tools[0] = branch.turn, branch.point.tools
             self.dialogues[0] = branch.point.conversation.copied()
 
     def save_branch_point(self, arena: Arena, event: Event) -> None:
@@ -57,13 +60,33 @@ class RunningEpisode:
         if not hasattr(arena, "snapshot"):
             raise UsageError("this arena takes no snapshots, which branches begin with; play in one process")
         conversation = self.dialogues[event.dialogue].copied()
-        self.branch_points[self.turn] = BranchPoint(arena.snapshot(event.slot), conversation, self.tools)
+        self.branch_points[self.turn] = BranchPoint(
+            arena.snapshot(event.slot), conversation, self.tools[event.dialogue]
+        )
 
-    def put_last(self, number: int, conversation: Conversation, fits: bool) -> None:
-        """Note that this dialogue was asked for the latest turn. A further one that does not fit leaves no row."""
-        is_known = self.dialogues.pop(number, None) is not None
-        if fits or is_known or not self.dialogues:
-            self.dialogues[number] = conversation
+    def is_stale(self, event: Event) -> bool:
+        """Return whether an event is of an earlier episode: the engine has the turn that it asks for."""
+        numbers = [dialogue for dialogue, _ in self.open_turns.values()]
+        return bool(numbers) and (event.ending is not None or event.dialogue in numbers)
+
+    def add_response(self, completion: Completion) -> AgentTurn:
+        """Append what the engine sampled to the conversation that it was asked for, and return its text.
+
+        For a fault, nothing is appended, and the text is empty.
+        """
+        assert completion.ticket in self.open_turns, "an engine answered a request that was never made"
+        dialogue, conversation = self.open_turns.pop(completion.ticket)
+        self.refused, self.fault = None, completion.fault
+        if completion.fault:
+            return AgentTurn("", dialogue)
+        self.dialogues.pop(dialogue, None)
+        self.dialogues[dialogue] = conversation
+        if completion.text is not None:
+            conversation.add_text(completion.text)
+            return AgentTurn(completion.text, dialogue)
+        prompt_tokens = len(conversation.ids)
+        text = conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
+        return AgentTurn(text, dialogue, (prompt_tokens, len(completion.ids)))
 
     def ended(self, event: Event) -> Episode:
         """Return the ended episode. It is BROKEN if its reward or a part of the reward is not a finite number."""
@@ -73,17 +96,20 @@ class RunningEpisode:
             fault = f"its reward is {reward}, its parts are {dict(parts)}: they must be finite numbers"
             ending, reward, parts = Ending.BROKEN, None, {}
         if self.refused is not None and ending is Ending.LENGTH_LIMIT:
-            self.put_last(*self.refused, fits=False)
+            number, conversation = self.refused  # A further dialogue that does not fit leaves no row.
+            if self.dialogues.pop(number, None) is not None or not self.dialogues:
+                self.dialogues[number] = conversation
+        spoken = [*self.dialogues.values()] or [*filter(None, [self.opening])]
         branch = self.start.branch
         return Episode(
             start=self.start if branch is None else replace(self.start, branch=replace(branch, point=None)),
             attempt=event.attempt,
-            rows=tuple(row for conversation in self.dialogues.values() for row in conversation.rows()),
+            rows=tuple(row for conversation in spoken for row in conversation.rows()),
             ending=ending,
             reward=reward,
             parts=parts,
             fault=fault,
-            tools=self.tools,
+            tools=self.tools.get(min(self.dialogues, default=0), ()),
             seconds=time.monotonic() - self.began,
             branch_points=self.branch_points,
         )

@@ -1,20 +1,19 @@
-"""The whole story on one GPU, with random-weight Qwen3 of 0.6, 1.7 and 4 billion parameters: `make bench-gpu`
+"""A first hour on one GPU in ten minutes, with a random-weight Qwen3 of four billion parameters: `make bench-gpu`
 
-For each shape, and by what the device itself can do, which is measured first: generation alone against the time that
-memory needs to be read, learning alone against the rate of a matrix product, a whole step of GRPO with tools (three
-turns, 50 ms between them) beside TRL's, and the memory that each held beside what the memory model predicts
-(`on_gpu.phases` says how). Needs no network and no model.
+Asked are: the planned attention beside float64; learning at 8,192 tokens against the rate of a matrix product, as
+`train` would choose it, with moments in 8 bits and with the optimizer offloaded; whole steps with tools, played by a
+vLLM server that shares the GPU; and the memory that each part held beside what the estimate predicts. Needs no network
+and no model.
 
-Each part runs in a process of its own, prints its figures at once and is written down; one that fails is named, and the
-others go on. What no time is left for is said too. `--device cpu --shapes tiny` tries it all on any machine, without
-targets. Exit status 1 when a target is missed, 2 without a GPU.
+What cannot be measured here is said first. Each part runs in a process of its own, prints its figures at once and is
+written down; one that fails is named, and the others go on. `--device cpu --shapes tiny` tries it all on any machine,
+without targets. Exit status 1 when a target is missed, 2 without a GPU.
 """
 
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -22,40 +21,48 @@ from typing import Any, Literal
 import torch
 import tyro
 from on_gpu.apart import Failed, apart
-from on_gpu.phases import generation, learning, whole_step
+from on_gpu.attention import attention
+from on_gpu.engine import engine
+from on_gpu.learning import learning
 from on_gpu.rates import rates
 from on_gpu.shapes import SHAPES, Shape
 from peers.findings import Report, target
-from peers.sides import Side
-from peers.training import Case
 
+from palaestra import UsageError
+from palaestra.agents.engines.vllm.environment import default_folder, kind_here
+from palaestra.agents.engines.vllm.own_servers import python_of
 from palaestra.agents.local_model import find_device
 
-HERE = Path(__file__).resolve().parent
-MATRIX_SHARE, FLOOR_SHARE, BY_TRL, MEMORY_GAP = 0.45, 0.60, 2.0, 0.10
-"""Least share of the matrix rate in learning (4B), and of the bandwidth floor in generation; least ratio of a whole
-step's tokens a second to TRL's; and the most that the memory model may be off."""
-Part = Literal["generation", "learning", "step", "trl"]
+Part = Literal["attention", "learning", "8-bit", "offload", "engine"]
 Figures = dict[str, Any]
+SCALES: dict[Part, Figures] = {"learning": {}, "8-bit": {"optimizer_bits": 8}, "offload": {"optimizer_offload": True}}
+"""Settings of the parts that learn alone; all others are those that `train` would choose."""
+MATRIX_SHARE, MEMORY_GAP, LOGPROB_GAP = 0.45, 0.10, 0.05
+"""Least share of the matrix rate in learning (4B); the most that the memory estimate may be off; and the largest mean
+difference of log-probs between engine and trainer, in bfloat16."""
+ATTENTION_GAP = {"bfloat16": 2e-2, "float32": 1e-3}
+"""Largest difference from float64, by the largest value."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Generation, learning, a whole step and memory on one GPU, with random weights."""
+    """Attention, learning, whole steps with vLLM, and memory on one GPU, with random weights."""
 
-    shapes: tuple[Literal["0.6B", "1.7B", "4B", "tiny"], ...] = ("0.6B", "1.7B", "4B")
+    shapes: tuple[Literal["0.6B", "1.7B", "4B", "tiny"], ...] = ("4B",)
     """Models, by the size of Qwen3's."""
-    parts: tuple[Part, ...] = ("generation", "learning", "step", "trl")
+    parts: tuple[Part, ...] = ("attention", "learning", "8-bit", "offload", "engine")
     """What is measured of each."""
-    minutes: float = 9.0
+    minutes: float = 10.0
     """After which nothing is begun, and what runs is stopped."""
     device: str = "cuda"
     """`cpu` works for the tiny shape."""
+    python: str = ""
+    """Python with vLLM; by default that of the environment which `palaestra serve vllm` makes."""
     apart: bool | None = None
     """A process for each part; by default on a GPU."""
     targets: bool = True
     """Fail when a target is missed; there are none without a GPU."""
-    out: Path = HERE / "results" / "gpu.json"
+    out: Path = Path(__file__).resolve().parent / "results" / "gpu.json"
     """Where the figures go."""
 
 
@@ -78,8 +85,7 @@ class Story:
             if left <= 0:
                 raise Failed(f"no time was left of {self.options.minutes:g} minutes")
             alone = self.device.type == "cuda" if self.options.apart is None else self.options.apart
-            # TRL's side is a process already.
-            figures = apart(part, *arguments, seconds=left) if alone and part is not trl else part(*arguments)
+            figures = apart(part, *arguments, seconds=left) if alone else part(*arguments)
         except Exception as error:  # Whatever it is, the others go on.
             self.missing[name] = str(error)
             print(f"{name}: not measured: {error}", flush=True)
@@ -97,76 +103,72 @@ class Story:
 
 def readable(key: str, value: Any) -> str:
     """A figure for people."""
-    if not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if key.endswith("_flops"):
         return f"{value / 1e12:,.4g} TFLOP/s"
-    if key == "memory_bytes":
-        return f"{value / 1e9:,.4g} GB/s"
     return f"{value / 2**30:,.2f} GiB" if key.endswith("_bytes") else f"{value:,.4g}"
+
+
+def absent(options: Options) -> dict[Part, str]:
+    """Parts that need what is not installed here, and what that is."""
+    found: dict[Part, str] = {}
+    if find_spec("bitsandbytes") is None:
+        found["8-bit"] = "bitsandbytes is not installed: pip install 'palaestra[quantized]'"
+    try:
+        python_of(options.python, default_folder(kind_here()))
+    except UsageError as error:
+        found["engine"] = str(error)
+    return {part: reason for part, reason in found.items() if part in options.parts}
 
 
 def tell(story: Story) -> None:
     """Measure all that was asked for, the smallest model first."""
+    device = story.device
     work = max((SHAPES[name] for name in story.options.shapes), key=lambda shape: shape.parameters).work
-    story.measure("device", rates, work, story.device)
+    story.measure("device", rates, work, device)
+    rate = story.figure("device", "matrix_flops")
     ways: dict[Part, Callable[[Shape], tuple[Any, ...]]] = {
-        "generation": lambda shape: (generation, shape, story.device, story.figure("device", "memory_bytes")),
-        "learning": lambda shape: (learning, shape, story.device, story.figure("device", "matrix_flops")),
-        "step": lambda shape: (whole_step, shape, story.device),
-        "trl": lambda shape: (trl, shape, story.device, story.until),
+        "attention": lambda shape: (attention, shape, device),
+        **{part: lambda shape, scale=scale: (learning, shape, device, rate, scale) for part, scale in SCALES.items()},
+        "engine": lambda shape: (engine, shape, device, story.options.python),
     }
-    parts = [part for part in ways if part in story.options.parts]
-    if "trl" in parts and not trl_python().exists():
-        parts.remove("trl")
-        story.missing["trl"] = "it is not installed here, nor by scripts/peers.py"
     for name in story.options.shapes:
-        for part in parts:
-            story.measure(f"{name} {part}", *ways[part](SHAPES[name]))
-
-
-def trl_python() -> Path:
-    """This Python where TRL is installed, else that of `.peers`."""
-    return Path(sys.executable) if find_spec("trl") else HERE.parent / ".peers" / "trl" / "bin" / "python"
-
-
-def trl(shape: Shape, device: torch.device, until: float) -> Figures:
-    """The same step by TRL."""
-    work = shape.work
-    case = Case(work.prompts, work.rollouts, work.prompt_tokens, work.turn_tokens, work.wait_seconds, work.turns - 1)
-    left = max(1.0, until - time.monotonic())
-    with closing(Side("trl", trl_python(), HERE / "peers" / "trl_gpu.py", left)) as side:
-        config = shape.config().to_dict()
-        figures = side.ask("step", asked=asdict(case), shape=config, steps=work.steps)
-    if device.type == "cuda" and not figures["on_gpu"]:
-        raise Failed("TRL's torch sees no GPU; install trl beside a torch that does")
-    return figures | {"turns": float(case.turns)}
+        for part, way in ways.items():
+            if part in story.options.parts and part not in story.missing:
+                story.measure(f"{name} {part}", *way(SHAPES[name]))
 
 
 def judged(story: Story) -> list[dict[str, Any]]:
-    """Every figure that has a target, where it was asked for; on a GPU they count."""
-    counts, parts, targets = story.device.type == "cuda", story.options.parts, []
+    """Every figure that has a target, where it was asked for and is possible; on a GPU they count."""
+    counts, targets = story.device.type == "cuda", []
+    parts = [part for part in story.options.parts if part not in story.missing]
 
     def judge(name: str, found: float | None, **limit: float) -> None:
         targets.append(target(name, found, **(limit if counts else {})))
 
     for name in story.options.shapes:
-        if "generation" in parts:
-            share = story.figure(f"{name} generation", "share_of_bandwidth_floor")
-            judge(f"{name}: decoding, time that memory needs by time taken", share, least=FLOOR_SHARE)
-        if "learning" in parts:
-            share = story.figure(f"{name} learning", "share_of_matrix_rate")
-            least = {"least": MATRIX_SHARE} if name == "4B" else {}
-            judge(f"{name}: learning, model FLOPs by the matrix rate", share, **least)
-        if "step" in parts and f"{name} trl" in story.found:
-            ours, theirs = (story.figure(f"{name} {part}", "sampled_tokens_per_second") for part in ("step", "trl"))
-            ratio = ours / theirs if ours and theirs else None
-            judge(f"{name}: a whole step, tokens a second by TRL's", ratio, least=BY_TRL)
-        for part in ("generation", "learning", "step"):
-            if part in parts and counts:
-                peak, said = (story.figure(f"{name} {part}", key) for key in ("peak_bytes", "predicted_bytes"))
-                gap = abs(said / peak - 1) if peak and said else None
-                judge(f"{name}: {part}, memory predicted by measured, off by", gap, most=MEMORY_GAP)
+        for part in parts:
+            figure = {key: story.figure(f"{name} {part}", key) for key in ("peak_bytes", "predicted_bytes")}
+            peak, said = figure.values()
+            if part == "attention":
+                for dtype, gap in ATTENTION_GAP.items():
+                    gaps = [story.figure(f"{name} {part}", f"{dtype}_depth_{depth}") for depth in range(3)]
+                    worst = None if None in gaps else max(gap for gap in gaps if gap is not None)
+                    judge(f"{name}: attention in {dtype}, off by", worst, most=gap)
+                shares = story.figure(f"{name} {part}", "rows_share_prefixes")
+                judge(f"{name}: rows share prefixes, 1 if so", None if shares is None else float(shares), least=1)
+                continue
+            if part == "learning":
+                least = {"least": MATRIX_SHARE} if name == "4B" else {}
+                share = story.figure(f"{name} {part}", "share_of_matrix_rate")
+                judge(f"{name}: learning, model FLOPs by the matrix rate", share, **least)
+            if part == "engine":
+                gap = story.figure(f"{name} {part}", "engine_and_trainer_differ_by")
+                judge(f"{name}: engine and trainer, mean difference of log-probs", gap, most=LOGPROB_GAP)
+            if counts:
+                off = abs(said / peak - 1) if peak and said else None
+                judge(f"{name}: {part}, memory predicted by measured, off by", off, most=MEMORY_GAP)
     return targets
 
 
@@ -178,6 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     began = time.monotonic()
     story = Story(options, Report(options), find_device(options.device), began + 60 * options.minutes)
+    for part, reason in absent(options).items():
+        story.missing[part] = reason
+        print(f"{part} cannot be measured: {reason}", flush=True)
     tell(story)
     print()
     return story.report.conclude({"figures": story.found}, judged(story), story.missing)

@@ -3,7 +3,8 @@
 One and two processes, tools of 0 and 50 ms, by turns and ahead, 8 to 128 slots. The seconds of its parts (a decode
 pass, a row, a turn, an update) are fitted to the runs with the fewest and the most slots; the runs between them are
 predicted. Where play and learning compute at once they share two cores, so all parts are slower by a factor, which is
-fitted too. The time of a setting is the median of its steps. Exit status 1 when fewer than ten are within 15 %.
+fitted too. The time of a setting is the median of its runs, and that of a run the mean of an even number of steps: one
+batch ahead, a long step often follows a short one. Exit status 1 when fewer than ten are within 15 %.
 """
 
 import json
@@ -79,9 +80,9 @@ class Runs:
     """What was measured."""
 
     seconds: dict[Setting, float]
-    """Median of the steps of each setting."""
+    """Of a step of each setting."""
     learn_token: float
-    """Seconds of learning from a token, as measured by turns."""
+    """Seconds of learning from a token, sampled or not, as measured by turns."""
     episodes: list[PlannedEpisode]
 
     def forecast(self, machine: Machine, setting: Setting) -> float:
@@ -95,7 +96,7 @@ class Runs:
             1, setting.slots, PROMPTS * GENERATIONS, GENERATIONS, setting.ahead, own_process=setting.processes == 2
         )
         costs = machine.costs(self.learn_token, crowded=setting.ahead > 0)
-        return StepSimulation(costs, layout, played).forecast(steps=3).seconds
+        return StepSimulation(costs, layout, played).forecast(steps=4).seconds
 
     def fitted(self, chosen: Sequence[Setting]) -> Machine:
         """The parts with the least sum of squared logarithms, each in turn changed by ever smaller factors."""
@@ -135,13 +136,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     report = Report(options)
     rows, episodes = recorded(options)
-    steps, learned = defaultdict[Setting, list[float]](list), list[float]()
+    steps, of_runs = (defaultdict[Setting, list[float]](list) for _ in range(2))
+    learned = list[float]()
+    tokens = PROMPTS * GENERATIONS * statistics.mean(one.computed(GENERATIONS) for one in episodes)
     for row in rows:
         setting = Setting(row["processes"], row["tool_ms"], row["ahead"], row["slots"])
         steps[setting] += row["step"]
+        of_runs[setting].append(statistics.mean(row["step"][len(row["step"]) % 2 :]))
         if not setting.ahead:
-            learned += [seconds / tokens for seconds, tokens in zip(row["learn"], row["tokens"], strict=True)]
-    medians = {setting: statistics.median(seconds) for setting, seconds in steps.items()}
+            learned += [seconds / tokens for seconds in row["learn"]]
+    medians = {setting: statistics.median(seconds) for setting, seconds in of_runs.items()}
     runs = Runs(medians, statistics.median(learned), episodes)
     machine = runs.fitted([setting for setting in medians if setting.slots in FITTED])
     lines, close, predicted = [], 0, 0

@@ -111,6 +111,8 @@ class Attempt:
     `messages` each is whole, and the dialogue with the latest turn is the last."""
     refused: int = 0
     """Number of a harness's requests that were refused because their messages did not fit into a token row."""
+    unfollowed: int = 0
+    """Number of a harness's requests with a wish that was not followed, such as `top_p`."""
 
 
 @dataclass(frozen=True, slots=True)

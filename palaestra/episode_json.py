@@ -18,6 +18,8 @@ _OF_CALLS: Mapping[str, Any] = {
     "name": str, "arguments": Mapping, "text": str, "written": Mapping | None, "answer": str | None,
     "result": str | None,
 }  # fmt: skip
+_COUNTS = ("refused", "unfollowed")
+"""Counts of an attempt that are written if they are not 0."""
 _LARGEST = 1e300
 """Largest number that is read: a larger integer is no float."""
 
@@ -68,7 +70,7 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
             if attempt.dialogues
             else {}
         ),
-        **({"refused": attempt.refused} if attempt.refused else {}),
+        **{name: count for name in _COUNTS if (count := getattr(attempt, name))},
         "turns": attempt.turns,
         "ending": str(episode.ending),
         "reward": episode.reward,
@@ -97,7 +99,7 @@ def episode_from_json(content: Mapping[str, Any]) -> Episode:
         seat=of_kind(str | None, content.get("seat"), "seat"),
         worlds=_mappings_in(content.get("worlds", []), "worlds"),
         dialogues=_openings_in(content),
-        refused=of_kind(int, content.get("refused", 0), "refused"),
+        **{name: of_kind(int, content.get(name, 0), name) for name in _COUNTS},
     )
     return Episode(
         start=_start_in(start),

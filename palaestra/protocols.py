@@ -6,28 +6,32 @@ an Arena exchanges text, an Engine token ids or text.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from palaestra.episode import Ending, Event, Message, Start
 
 
-class SampledText(str):
-    """The text of a turn with its numbers of tokens; an agent without tokens sends a plain text."""
+class AgentTurn(str):
+    """The text of a turn, with the dialogue that it answers and its numbers of tokens.
 
-    __slots__ = ("prompt_tokens", "sampled_tokens")
-    prompt_tokens: int
-    sampled_tokens: int
+    A plain text answers the turn that was asked for first.
+    """
 
-    def __new__(cls, text: str, prompt_tokens: int, sampled_tokens: int) -> "SampledText":
+    __slots__ = ("dialogue", "tokens")
+    dialogue: int
+    tokens: tuple[int, int] | None
+    """Numbers of tokens that were read and sampled; None for an agent without tokens."""
+
+    def __new__(cls, text: str, dialogue: int = 0, tokens: tuple[int, int] | None = None) -> Self:
         self = super().__new__(cls, text)
-        self.prompt_tokens, self.sampled_tokens = prompt_tokens, sampled_tokens
+        self.dialogue, self.tokens = dialogue, tokens
         return self
 
-    def __reduce__(self) -> tuple[type["SampledText"], tuple[str, int, int]]:
-        return SampledText, (str(self), self.prompt_tokens, self.sampled_tokens)
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int, tuple[int, int] | None]]:
+        return type(self), (str(self), self.dialogue, self.tokens)
 
 
-class TooLong(str):
+class TooLong(AgentTurn):
     """Sent instead of a turn where an event is `refusable` and its messages do not fit; the text says how many do."""
 
     __slots__ = ()
@@ -53,8 +57,10 @@ class Arena(Protocol):
         """Open an episode in a slot. An episode that still runs there is discarded without a reward."""
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """Send the agent's next turn to each of these slots: a text, a `SampledText` with its numbers of tokens, or a
-        `TooLong`.
+        """Send the agent's next turn to each of these slots: a text, an `AgentTurn`, or a `TooLong`.
+
+        An arena may have a method `more()`, which returns the events of further turns that an episode asks for while
+        its first one is not answered. Each of them is answered by a `send` of its own.
         """
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:

@@ -1,6 +1,6 @@
-"""The most memory that a phase held on a GPU, beside what the memory model says of it.
+"""The most memory that a part held on a GPU, beside what the memory estimate says of it.
 
-Left out: the memory of a CPU, which `make test` compares with the model by torch's profiler.
+Left out: the memory of a CPU, which `make test` compares with the estimate by torch's profiler.
 """
 
 import gc
@@ -21,11 +21,19 @@ class Peak:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
 
-    def read(self, predicted: Sequence[Part]) -> dict[str, float]:
-        """Bytes that were held at most, with those that lie outside of torch, and bytes that were predicted."""
-        sums = {"predicted_bytes": float(sum(part.size for part in predicted))}
+    def read(self, predicted: Sequence[Part], *, alone: bool = True) -> dict[str, float]:
+        """Bytes that were held at most, and bytes that were predicted; where this process is `alone` on the GPU, with
+        those that lie outside of torch.
+        """
+        figures = {"predicted_bytes": float(sum(part.size for part in predicted))}
         if self._device.type != "cuda":
-            return sums
-        free, total = torch.cuda.mem_get_info(self._device)
-        outside = total - free - torch.cuda.memory_reserved(self._device)
-        return sums | {"peak_bytes": float(torch.cuda.max_memory_allocated(self._device) + outside)}
+            return figures
+        outside = outside_of_torch(self._device) if alone else 0.0
+        return figures | {"peak_bytes": torch.cuda.max_memory_allocated(self._device) + outside}
+
+
+def outside_of_torch(device: torch.device) -> float:
+    """Bytes that are not free, and not this process's torch's: of its libraries, and of other processes."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return float(total - free - torch.cuda.memory_reserved(device))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from on_gpu.shapes import BYTES, Work
+from on_gpu.shapes import Work
 
 _BURSTS = 5
 _CALLS = 10
@@ -14,16 +14,13 @@ _CALLS = 10
 
 
 def rates(work: Work, device: torch.device) -> dict[str, float | str]:
-    """Its name; matrix products in FLOPs a second, and memory's bytes a second, read and written."""
-    side, count = work.matrix, work.copied // BYTES
+    """Its name, and matrix products in FLOPs a second."""
+    side = work.matrix
     left, right = (torch.randn((side, side), device=device, dtype=torch.bfloat16) for _ in range(2))
     product = torch.empty_like(left)
-    source = torch.zeros(count, device=device, dtype=torch.bfloat16)
-    target = torch.empty_like(source)
     return {
         "name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "matrix_flops": 2 * side**3 / _seconds(lambda: torch.mm(left, right, out=product), device),
-        "memory_bytes": 2 * source.nbytes / _seconds(lambda: target.copy_(source), device),
     }
 
 

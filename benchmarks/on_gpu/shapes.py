@@ -8,35 +8,31 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from palaestra.agents.local_model import cast_weights
 
-BYTES = 2
-"""Of a weight, a key or a value in bfloat16."""
-
 
 @dataclass(frozen=True)
 class Work:
     """What a shape is given to do."""
 
-    rows: int = 256
-    """Decoded at once, in generation alone."""
-    prompt_tokens: int = 512
-    new_tokens: int = 256
-    long_rows: int = 8
-    """Learned from at once, in learning alone; nothing in them is common."""
+    group: int = 16
+    """Rows with the same prompt: episodes of a group in whole steps, and all rows of learning alone."""
     long_tokens: int = 8192
+    """Of a row, in learning alone."""
+    shared_tokens: int = 2048
+    """Of these, the prompt."""
     prompts: int = 16
     """Groups of a whole step."""
-    rollouts: int = 16
-    """Episodes of a group."""
+    prompt_tokens: int = 512
     turns: int = 3
-    turn_tokens: int = 128
+    median_tokens: int = 256
+    """Of a turn; lengths have a long tail."""
+    turn_tokens: int = 1024
+    """Of the longest turn."""
     wait_seconds: float = 0.05
     """That a tool takes between two turns."""
     steps: int = 2
     """Whole steps; the first warms up and does not count."""
     matrix: int = 8192
     """Side of the square matrices whose product is timed."""
-    copied: int = 2**32
-    """Bytes that are copied from one place of memory to another."""
 
 
 @dataclass(frozen=True)
@@ -84,33 +80,27 @@ class Shape:
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.words * self.hidden + self.hidden
 
-    def learning_flops(self, rows: int, tokens: int) -> float:
-        """Of the forward and backward pass over rows with nothing in common; what is computed twice counts once."""
-        attention = self.layers * 6 * tokens**2 * self.heads * self.head_dim  # Causal: half of all pairs.
-        return rows * (6.0 * self.parameters * tokens + attention)
-
-    def decoding_bytes(self, rows: int, tokens: int) -> float:
-        """That a decode step must read: the weights once, and the keys and values of rows of this length."""
-        cached = 2 * self.layers * self.key_heads * self.head_dim * BYTES
-        return float(self.parameters * BYTES + rows * tokens * cached)
+    def learning_flops(self, rows: int, tokens: int, shared: int) -> float:
+        """Of the forward and backward pass over rows that begin with the same tokens, which are computed once."""
+        own = tokens - shared
+        pairs = shared**2 / 2 + rows * (own**2 / 2 + own * shared)  # Causal: half of all pairs within a part.
+        return 6.0 * self.parameters * (shared + rows * own) + 12 * self.layers * pairs * self.heads * self.head_dim
 
 
 _TINY = Work(
-    rows=4,
-    prompt_tokens=12,
-    new_tokens=8,
-    long_rows=2,
-    long_tokens=48,
+    group=2,
+    long_tokens=96,
+    shared_tokens=32,
     prompts=2,
-    rollouts=2,
-    turn_tokens=6,
+    prompt_tokens=12,
+    median_tokens=4,
+    turn_tokens=8,
     wait_seconds=0.005,
     matrix=128,
-    copied=2**20,
 )
 SHAPES = {
     "0.6B": Shape(1024, 3072, 28, 16, 8),
     "1.7B": Shape(2048, 6144, 28, 16, 8),
     "4B": Shape(2560, 9728, 36, 32, 8),
-    "tiny": Shape(64, 128, 2, 4, 2, head_dim=16, words=1024, work=_TINY),
+    "tiny": Shape(64, 128, 2, 4, 2, head_dim=32, words=1024, work=_TINY),
 }

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from parts import COMPARISONS
+from parts import PARTS
 from results import Results
 
 from palaestra.trainers.evaluation.intervals import beta_share, student_quantile
@@ -176,11 +176,14 @@ def reach(values: Sequence[float]) -> float:
 
 
 def _other_contrasts() -> Iterator[Claim]:
-    """Yield the differences that the appendix shows: each arm less the one that it is compared with."""
-    for name, comparison in COMPARISONS.items():
-        for arm in comparison.arms:
-            if arm != comparison.against:
-                yield Claim("", name, arm, comparison.against)
+    """Yield the differences that the appendix shows: each arm less the one that it is compared with. Left out: those of
+    the second round, which has a correction of its own.
+    """
+    for part, comparisons in PARTS.items():
+        for name, comparison in comparisons.items() if part != "second" else ():
+            for arm in comparison.arms:
+                if arm != comparison.against:
+                    yield Claim("", name, arm, comparison.against)
 
 
 def claim_row(claim: Claim, values: Sequence[float], p: float | None) -> str:

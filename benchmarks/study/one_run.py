@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import codes  # noqa: F401  Both register their environments.
+import chain  # noqa: F401  All three register their environments.
+import codes  # noqa: F401
 import torch
 import trail  # noqa: F401
 from arms import BASE, Arm, Comparison, hardly_raised, in_miniature

@@ -65,6 +65,7 @@ COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
     "after": _measured(-1, "served"),
     "busy calls repeated, before": _measured(0, "recovered"),
     "repeated, after": _measured(-1, "recovered"),
+    "calls, before": _measured(0, "calls"),
     "calls, after": _measured(-1, "calls"),
     "control": _control,
     "format, untrained": _untrained("format"),
@@ -134,6 +135,7 @@ SHOWN = {
     "process": ["dead, steps 1-5", "dead groups", "first call served, before", "after", "optimizer steps"],
     "pass-at-8": ["pass@8, before", "pass@8, after", *_CLIP],
     "bounds": _CLIP,
+    "thinking": ["calls, before", "calls, after", "entropy, last 5", "tokens an episode, last 5", "dead groups"],
 }
 
 

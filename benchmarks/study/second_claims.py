@@ -40,6 +40,21 @@ def last_pass(line: Line) -> float:
     return float(line["curve"][-1]["pass@8"])
 
 
+def last_success(line: Line) -> float:
+    """Return the success at the end."""
+    return float(line["curve"][-1]["success"])
+
+
+def first_calls(line: Line) -> float:
+    """Return the calls an episode of the start."""
+    return float(line["curve"][0]["calls"])
+
+
+def last_calls(line: Line) -> float:
+    """Return the calls an episode at the end."""
+    return float(line["curve"][-1]["calls"])
+
+
 def kept_pass(line: Line) -> float:
     """Return pass@8 at the end, less its highest value: 0 where nothing was given up."""
     return float(line["curve"][-1]["pass@8"] - max(point["pass@8"] for point in line["curve"]))
@@ -52,7 +67,8 @@ class TunedClaim(Claim):
     def differences(self, results: Results) -> list[float]:
         """Return the difference of each seed that has all runs of both arms."""
         runs, others = (tuned(results, self.comparison, arm) for arm in (self.arm, self.against))
-        return [self.measure(runs[seed]) - self.measure(others[seed]) for seed in sorted(runs) if seed in others]
+        base = self.base or self.measure
+        return [self.measure(runs[seed]) - base(others[seed]) for seed in sorted(runs) if seed in others]
 
 
 SECOND_CLAIMS = (
@@ -78,6 +94,15 @@ SECOND_CLAIMS = (
     TunedClaim("An upper bound of .28 is better than .20", "bounds", "0.28", "0.20"),
     TunedClaim("An upper bound of .315 is better than .28", "bounds", "0.315", "0.28"),
     TunedClaim("An upper bound of .35 is worse than .315", "bounds", "0.315", "0.35"),
+    TunedClaim(
+        "Calls vanish from a start that thinks without them", "thinking", "thinking", "thinking",
+        first_calls, last_calls, "calls an episode, first less last",
+    ),
+    TunedClaim("Real episodes repair a start that thinks without calls", "thinking", "thinking, real", "thinking"),
+    TunedClaim(
+        "It then ends better than an instruct start", "thinking", "thinking, real", "instruct, real",
+        last_success, of="success at the end",
+    ),
 )  # fmt: skip
 
 

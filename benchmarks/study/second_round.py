@@ -6,8 +6,9 @@ paired by seed. Its p-value is that of a sign-flip test, corrected by Holm's met
 contrast stays open until all its seeds are there. Seeds are 20 and up: none of the first round, nor of a pilot.
 
 A pilot (seed 300) looked at run time, floor and ceiling alone; of `starved` it ruled out trails of two look-ups, which
-the binary reward solved at once, and a rate of 1e-3, at which calls died out. Left out: second attempts of a
-pretrained model, and sequences of hundreds of tokens.
+the binary reward solved at once, and a rate of 1e-3, at which calls died out. `thinking` was added when `graded` and
+half of `starved` had run, before any run of its own; a pilot showed that the imitation of real calls was too short to
+learn the second one. Left out: second attempts of a pretrained model, and sequences of hundreds of tokens.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,28 @@ _NEVER = "0+1"
 _GRADES = (0.1, 0.15, 0.7, 0.98)
 """Success of the start model on quarters of the attributes; the first quarter has no right word, so it is 0 there."""
 
+_TABLE = {"unknown": 0.3}
+_REAL_CALLS = Phase(
+    "study/Chain-v0",
+    {},
+    {**_TABLE, "thinks": False},
+    tool_rate=0.4,
+    episodes=2000,
+    steps=200,
+    decay=45,
+    rates=(2e-3, 0.01),
+)
+
+
+def _few_calls(thinks: bool) -> Phase:
+    """Return demonstrations that call the tool in one episode of ten, half of the time in vain."""
+    return Phase("study/Chain-v0", {}, {**_TABLE, "malformed": 0.5, "thinks": thinks}, tool_rate=0.1)
+
+
 STARTS = {
+    "chain-thinking": StartModel((_few_calls(thinks=True),)),
+    "chain-thinking-real": StartModel((_few_calls(thinks=True), _REAL_CALLS)),
+    "chain-instruct-real": StartModel((_few_calls(thinks=False), _REAL_CALLS)),
     "codes-graded": StartModel((Phase("study/Codes-v0", {"dead": _NEVER}, {"levels": _GRADES}, episodes=4000),)),
 }
 
@@ -158,6 +180,27 @@ COMPARISONS = {
         OFTEN,
         points=4,
         seeds=THIRTY,
+        first_seed=FIRST_SEED,
+    ),
+    "thinking": Comparison(
+        "Starts that think without calls",
+        "Their calls vanish under GRPO; imitating real calls repairs this, and ends as an instruct start does.",
+        "chain-thinking",
+        "study/Chain-v0",
+        at_rates(
+            {
+                "thinking": Arm(),
+                "thinking, real": Arm(start="chain-thinking-real"),
+                "instruct, real": Arm(start="chain-instruct-real"),
+            },
+            5e-4,
+            1e-3,
+        ),
+        "thinking, lr 5e-04",
+        40_000,
+        {},
+        points=4,
+        seeds=FIFTEEN,
         first_seed=FIRST_SEED,
     ),
 }

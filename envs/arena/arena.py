@@ -16,7 +16,7 @@ from functools import partial
 
 from palaestra.envs.arena.branch_start import open_start, snapshot_of
 from palaestra.envs.arena.jobs import ArenaJobs
-from palaestra.envs.arena.playable import Playable
+from palaestra.envs.arena.playable import Asking, Playable
 from palaestra.envs.arena.tables import ArenaSlots, RunningGame, SlotState, close_machines
 from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.machine import MachineReply
@@ -63,6 +63,7 @@ class LocalArena(ArenaSlots):
             raise
         self.task_count = sum(machine.task_count for machine in machines)
         self._problems = getattr(machines[0], "spec", None)
+        self.parallel = any(isinstance(machine, Asking) for machine in machines)
         self._barrier = all(machine.inline for machine in machines) if ordered is None else ordered
         self._jobs = ArenaJobs(name, min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._seat: list[Seat] = [None] * slots
@@ -130,7 +131,10 @@ class LocalArena(ArenaSlots):
                     self._fail(table, error)
                     continue
                 if alone and type(reply) is dict and not machine.aside:  # What `_take` would do.
-                    ready[slot] = reply[None]
+                    if reply:
+                        ready[slot] = reply[None]
+                    else:  # Another of its turns is not answered yet.
+                        standing[slot] = SlotState.ASKED
                     continue
                 self._take(table, reply, going)
                 if len(going) == _TOGETHER:

@@ -4,12 +4,12 @@ Our own machine (`core.machine`), external environments (`foreign`) and games pl
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from palaestra.envs.core.machine import MachineReply
 from palaestra.envs.core.state import Seat
 from palaestra.envs.running.work import Pending
-from palaestra.episode import Ending, Start
+from palaestra.episode import Ending, Event, Start
 
 
 class Playable(Protocol):
@@ -49,3 +49,11 @@ class Playable(Protocol):
 
     def close(self) -> None:
         """Release everything."""
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A Playable of one seat that may ask for further turns before it has got the first."""
+
+    def more(self) -> list[Event]:
+        """Return the events of the turns that it asks for beside those that are not answered."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from palaestra.envs.arena.playable import Playable
+from palaestra.envs.arena.playable import Asking, Playable
 from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Ending, Event, Start, Task
@@ -105,6 +105,8 @@ class WaitingGames:
 class ArenaSlots:
     """Slots of an arena, with the state of each, and the events that are ready for the caller."""
 
+    parallel = False
+    """True if an episode may ask for several turns at once: `more` returns the further ones."""
     _problems: Any = None
     """Source of the tasks by their numbers; None where tasks are known only when they are played."""
 
@@ -139,6 +141,16 @@ class ArenaSlots:
     def problem(self, task: int) -> Task | None:
         """Return the task of that number; None for an environment that shows its tasks only as it plays them."""
         return None if self._problems is None else self._problems.task(task)
+
+    def more(self) -> list[Event]:
+        """Return events of further turns that running episodes ask for, while their first ones are not answered."""
+        if not self.parallel:
+            return []
+        tables: Sequence[Any] = [
+            table for table, standing in zip(self._tables, self._standing, strict=True) if standing is SlotState.ASKED
+        ]
+        machines = [table.machine for table in tables]
+        return [event for machine in machines if isinstance(machine, Asking) for event in machine.more()]
 
     def _table(self, slot: int, start: Start) -> RunningGame:
         """Take the seat of a start and return its game: a new one, or one that waits for this seat."""

@@ -25,7 +25,7 @@ class Dialogue:
 
     __slots__ = (
         "answer", "busy", "calls", "delivered", "dialogues", "left", "messages", "refused", "schemas", "slot", "start",
-        "turns",
+        "turns", "unfollowed",
     )  # fmt: skip
 
     def __init__(
@@ -36,8 +36,8 @@ class Dialogue:
         self.calls: list[Call] = []
         self.answer: str | None = None
         self.dialogues: tuple[Opening, ...] = ()
-        self.refused = 0
         """Dialogues within the messages of a harness; empty where they are one."""
+        self.refused = self.unfollowed = 0
         self.turns = self.delivered = self.left = 0
         """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
         while it is to move."""
@@ -181,7 +181,7 @@ class EpisodeState:
         messages = dialogue.start.without_prefix(dialogue.messages)
         return Attempt(
             self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds,
-            dialogue.dialogues, dialogue.refused,
+            dialogue.dialogues, dialogue.refused, dialogue.unfollowed,
         )  # fmt: skip
 
 

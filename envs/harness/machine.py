@@ -1,6 +1,7 @@
 """HarnessMachine: a machine whose world between two turns is the author's harness.
 
     FREE -open-> [run: news] -> ASKED -act-> [run: news] -> ASKED ...      [run: news] waits for the next request
+                     |            more: further requests, while the first are not answered
                      |  the harness has returned or raised, turn limit, deadline
                      v
                  as in Machine: [final state] -> [verdicts] -> OVER
@@ -12,7 +13,8 @@ Whatever ends the episode, the harness is stopped and its address refused. Left 
 import asyncio
 import logging
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 from palaestra import formats
 from palaestra.envs.core import ending as outcome
@@ -29,6 +31,8 @@ from palaestra.errors import Broken, UsageError
 from palaestra.protocols import TooLong
 
 log = logging.getLogger("palaestra.envs")
+_LISTEN_SECONDS = 10.0
+"""Seconds that `listen` waits for a request: a harness that runs again sends its parallel ones within moments."""
 
 
 class HarnessMachine(Machine):
@@ -52,14 +56,37 @@ class HarnessMachine(Machine):
         dialogue = state.seats[None]
         if seat is not None or not dialogue.left:
             raise UsageError(f"{self.spec.name}: it is not the turn of {seat!r}")
-        dialogue.left = 0
         if isinstance(text, TooLong):
-            self.world.refuse(str(text))
+            self.world.refuse(text)
         else:
-            dialogue.turns += 1
             self.world.answer(text)
+            dialogue.turns += 1
         self._show(state, self.world)
-        return self._listen(state, self.world)
+        return {} if dialogue.left else self._listen(state, self.world)
+
+    def more(self) -> list[Event]:
+        """Return the events of further turns that the harness asks for, while the first ones are not answered."""
+        state, world, events = self.state, self.world, list[Event]()
+        if state is None or state.endings is not None or world is None or not world.open_talks:
+            return events
+        while self._used(state, world) < self.spec.max_turns and (turn := world.waiting()) is not None:
+            events.append(self._asked(state, world, turn))
+        return events
+
+    def listen(self) -> MachineReply:
+        """Wait for one request more, while others are not answered; if none comes soon, the episode ends BROKEN."""
+        if self.state is None or self.world is None:
+            raise not_open(self.state, "listen")
+        return self._listen(self.state, self.world, _LISTEN_SECONDS)
+
+    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> MachineReply:
+        """End the episode from outside; `text` is a turn that was cut, of the dialogue that it names."""
+        state, world = self.state, self.world
+        if text and state is not None and world is not None and world.open_talks:
+            world.answer(text, is_cut=True)
+            state.seats[None].turns += 1
+            text = ""
+        return super().stop(ending, culprit, text, fault)
 
     def resume(self, pending: Pending) -> MachineReply:
         """Continue the episode after the harness has asked, or has ended."""
@@ -85,10 +112,9 @@ class HarnessMachine(Machine):
             return self._break(state, f"{state.where}: {type(error).__name__}: {error}")
         if isinstance(news, Over):
             return self._returned(state, world, news)
-        dialogue = state.seats[None]
-        if dialogue.turns + world.refused >= self.spec.max_turns:
+        if self._used(state, world) >= self.spec.max_turns:
             return self._unanswered(state, world)
-        return self._asked(state, world, news)
+        return {None: self._asked(state, world, news)}
 
     def discard(self) -> None:
         """Drop the running episode without a reward."""
@@ -108,28 +134,37 @@ class HarnessMachine(Machine):
         self.world = World(formats.get(self.spec.author.format), self.spec.max_turns)
         return self._listen(state, self.world)
 
-    def _listen(self, state: EpisodeState, world: World) -> MachineReply:
+    def _listen(self, state: EpisodeState, world: World, seconds: float = float("inf")) -> MachineReply:
         """Wait for the next request of the harness, or its end; the first time, start it."""
         news = partial(world.news, partial(_start, state))
-        return state.wait([Work("run", news, self.spec.conditions["run", WorkMode.ASYNC])], "asked")
+        conditions = self.spec.conditions["run", WorkMode.ASYNC]
+        if seconds < conditions.seconds:
+            conditions = replace(conditions, seconds=seconds)
+        return state.wait([Work("run", news, conditions)], "asked")
 
-    def _asked(self, state: EpisodeState, world: World, turn: Turn) -> MachineReply:
+    @staticmethod
+    def _used(state: EpisodeState, world: World) -> int:
+        """Return the number of requests that count for the limit of turns."""
+        return state.seats[None].turns + len(world.open_talks) + world.refused
+
+    def _asked(self, state: EpisodeState, world: World, turn: Turn) -> Event:
         """Return the event that asks for a turn."""
         world.take(turn)
+        _warn_of(turn.request.unfollowed, self.spec.name)
         dialogue, request = state.seats[None], turn.request
         self._show(state, world)
-        dialogue.schemas, dialogue.left = request.tools, 1
-        event = Event(
+        dialogue.schemas = request.tools
+        return Event(
             dialogue.slot, dialogue.start, tuple(turn.new), request.tools,
             dialogue=turn.number, max_tokens=request.max_tokens, temperature=request.temperature, refusable=True,
         )  # fmt: skip
-        return {None: event}
 
     def _show(self, state: EpisodeState, world: World) -> None:
         """Put what was said so far into the state, for the attempt."""
         dialogue = state.seats[None]
         dialogue.messages, dialogue.dialogues, dialogue.calls = world.messages, world.openings, world.calls
-        dialogue.refused, dialogue.delivered = world.refused, len(dialogue.messages)
+        dialogue.refused, dialogue.unfollowed = world.refused, world.unfollowed
+        dialogue.delivered, dialogue.left = len(dialogue.messages), len(world.open_talks)
 
     def _returned(self, state: EpisodeState, world: World, over: Over) -> MachineReply:
         """End the episode after its harness has ended: a crash after its first request may be the agent's doing."""
@@ -159,23 +194,33 @@ class HarnessMachine(Machine):
         """End the episode without an answer: at LENGTH_LIMIT if its latest request was too long, else at TURN_LIMIT."""
         if world.too_long is None:
             return self._end(state, outcome.UNANSWERED)
-        world.take(world.too_long)
-        self._show(state, world)
+        world.take(world.too_long, stays=True)
         return self._end(state, {None: (Ending.LENGTH_LIMIT, "")})
 
     def _end(self, state: EpisodeState, endings: Mapping[Seat, tuple[Ending, str]]) -> MachineReply:
-        self._leave()
+        self._leave(state)
         return super()._end(state, endings)
 
     def _break(self, state: EpisodeState, fault: str, in_use: bool = False) -> MachineReply:
-        self._leave()
+        self._leave(state)
         return super()._break(state, fault, in_use)
 
-    def _leave(self) -> None:
-        """Stop the harness of the episode, and refuse its requests from now on."""
+    def _leave(self, state: EpisodeState | None = None) -> None:
+        """Stop the harness of the episode, and refuse its requests from now on. What was told stays in the state."""
         world, self.world = self.world, None
-        if world is not None:
-            world.close()
+        if world is None:
+            return
+        if state is not None:
+            world.drop_unanswered()
+            self._show(state, world)
+        world.close()
+
+
+@cache
+def _warn_of(wishes: tuple[str, ...], name: str) -> None:
+    """Log wishes that are not followed, once for each environment."""
+    if wishes:
+        log.warning("%s", f"{name}: its requests wish {', '.join(wishes)}, which this model does not follow")
 
 
 async def _start(state: EpisodeState, world: World) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from palaestra.envs.harness.wire import Refused
 
-_PLAIN = {"temperature": "temperature", "max_output_tokens": "max_tokens", "stream": "stream"}
+_PLAIN = {"max_output_tokens": "max_tokens"} | {
+    name: name for name in ("temperature", "stream", "top_p", "tool_choice", "parallel_tool_calls", "top_logprobs")
+}
 _REFUSED = ("previous_response_id", "conversation", "background")
 
 

@@ -21,6 +21,11 @@ NAME = "harness"
 MAX_CHOICES = 32
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _REFUSED = ("logit_bias", "functions", "function_call", "logprobs", "top_logprobs", "audio", "modalities", "prediction")
+_NOT_FOLLOWED: Mapping[str, tuple[Any, ...]] = {
+    "top_p": (1,), "seed": (), "presence_penalty": (0,), "frequency_penalty": (0,), "reasoning_effort": (),
+    "tool_choice": ("auto",), "parallel_tool_calls": (True,),
+}  # fmt: skip
+"""Wishes that are not followed but counted, with the values that are no wish."""
 Mark = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
@@ -47,6 +52,8 @@ class TurnRequest(NamedTuple):
     temperature: float | None
     stream: bool
     stream_usage: bool
+    unfollowed: tuple[str, ...] = ()
+    """Names of wishes that are not followed."""
 
 
 def read(body: bytes) -> dict[str, Any]:
@@ -84,6 +91,7 @@ def turn_request(fields: Mapping[str, Any]) -> TurnRequest:
         messages, marks, _tools(_of(fields, "tools", list, ())), results, n,
         (stop,) if isinstance(stop, str) else tuple(map(str, stop)), max_tokens, temperature,
         bool(fields.get("stream")), bool(options.get("include_usage")),
+        tuple(name for name, none in _NOT_FOLLOWED.items() if fields.get(name, *none[:1]) not in (None, *none)),
     )  # fmt: skip
 
 

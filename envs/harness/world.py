@@ -1,9 +1,9 @@
 """The world of one episode of a harness: its requests become turns, and each request goes to one dialogue.
 
 A request that repeats a dialogue and adds messages of others continues it. Any other request opens a dialogue: a
-rewritten history, a sub-agent, another choice of `n`. Requests are answered one after another. Three threads meet here:
-the event loop of the HTTP server calls `news`, `ask` and `desert`, the arena's thread `take`, `answer` and `close`, and
-the harness's thread reports its end. Left out: starting the harness (`program`), and endings (`machine`).
+rewritten history, a sub-agent, another choice of `n`. Several dialogues may wait for their turns at once. Three threads
+meet here: the event loop of the HTTP server calls `news`, `ask` and `desert`, the arena's thread `take`, `answer` and
+`close`, and the harness's thread reports its end. Left out: starting the harness (`program`), endings (`machine`).
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from palaestra.envs.harness.wire import Mark, Refused, TurnRequest, choice, render
 from palaestra.episode import Call, Message, Opening, Status
-from palaestra.errors import Broken
+from palaestra.errors import Broken, UsageError
 from palaestra.formats import Format
-from palaestra.protocols import SampledText
+from palaestra.protocols import AgentTurn
 
 _LETTERS_PER_TOKEN = 4
 """Letters for which an agent without tokens is said to have used one token."""
@@ -51,6 +51,10 @@ class Talk:
         self.number, self.tools = number, tools
         self.messages: list[Message] = []
         self.marks: list[Mark] = []
+        self.turn: Turn | None = None
+        """The turn that the agent is asked for; None while none is."""
+        self.stays = False
+        """True once the model has spoken in it, or if its request was too long and the last one of the episode."""
 
 
 class World:
@@ -61,20 +65,20 @@ class World:
         self.token = secrets.token_urlsafe(18)
         """Secret part of the episode's address, and its key."""
         self.talks: list[Talk] = []
-        """Dialogues; the one that was asked for the latest turn is the last."""
+        """Dialogues; the one that was asked or answered last is the last."""
+        self.open_talks: dict[int, Talk] = {}
+        """Dialogues whose turn the agent is asked for, by their numbers, the first asked first."""
         self.calls: list[Call] = []
         self.asks = 0
-        self.refused = 0
-        """Number of requests whose messages did not fit."""
+        self.refused = self.unfollowed = 0
+        """Numbers of requests whose messages did not fit, and of those with a wish that is not followed."""
         self.too_long: Turn | None = None
         """The latest request, if its messages did not fit."""
-        self._before: tuple[list[Talk], Talk, int, list[Mark]]
-        """The dialogues before the latest request, and the one of the request: its number of messages, its marks."""
-        self._numbered = 0
-        """Number of calls so far; each has its own id."""
+        self._opened = self._numbered = 0
+        """Numbers of dialogues and of calls so far; each has its own number."""
         self._said: dict[Mark, str] = {}
+        self._last_refused: TurnRequest | None = None
         self._called: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        self._turn: Turn | None = None
         self._mail: deque[Turn] = deque()
         self._live: list[Turn] = []
         """Turns whose reply nobody has read yet."""
@@ -149,9 +153,10 @@ class World:
     def _refuse(self, request: TurnRequest, refused: Refused) -> None:
         """Answer all choices of a request with an error. Who asks the same again is refused and counted again."""
         turns = [turn for turn in self._live if turn.request is request]
-        self._mail = deque(turn for turn in self._mail if turn not in turns)
         self.delivered(turns)
         for turn in turns:
+            with suppress(ValueError):  # The arena's thread has taken it.
+                self._mail.remove(turn)
             _reply(turn, refused)
 
     # On other threads.
@@ -173,55 +178,81 @@ class World:
 
     # On the arena's thread.
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: Turn, stays: bool = False) -> None:
         """Give a turn to its dialogue: `turn.new` gets the messages that are new in it, `turn.number` its number."""
-        request, best, before = turn.request, None, list(self.talks)
+        request, best = turn.request, None
         for call_id, text in request.results.items():
             if (call := self._called.pop(call_id, None)) is not None:
                 self.calls.append(Call(*call, text, Status.OK))
         for talk in () if turn.fresh else self.talks:
             size = len(talk.marks)
             is_longest = size < len(request.marks) and (best is None or size > len(best.marks))
-            if is_longest and request.marks[:size] == tuple(talk.marks):
+            if is_longest and talk.turn is None and request.marks[:size] == tuple(talk.marks):
                 best = talk if all(message["role"] != "assistant" for message in request.messages[size:]) else best
         if best is None:
             turn.new = [self._context(*pair) for pair in zip(request.messages, request.marks, strict=True)]
-            best = Talk(len(self.talks), request.tools)
+            best = Talk(self._opened, request.tools)
+            self._opened += 1
         else:
             turn.new = request.messages[len(best.marks) :]
             self.talks.remove(best)
-        self._before = (before, best, len(best.messages), best.marks)
         self.talks.append(best)
         best.messages += turn.new
-        best.marks = list(request.marks)
-        turn.number, self._turn, self.too_long = best.number, turn, None
+        best.marks, best.turn, best.stays = list(request.marks), turn, best.stays or stays
+        turn.number, self.open_talks[best.number], self.too_long = best.number, best, None
+
+    def waiting(self) -> Turn | None:
+        """Return a turn that the harness asks for beside its `open_talks`; None if there is none, or at its end."""
+        with suppress(IndexError):
+            return None if self._over else self._mail.popleft()
+        return None
 
     def refuse(self, reason: str) -> None:
-        """Refuse the turn that was taken last, because its messages are too long. It leaves nothing in its dialogue."""
-        turn, (talks, talk, size, marks) = self._turn, self._before
-        assert turn is not None, "a turn was refused that nobody asked for"
-        self.talks, talk.marks = talks, marks
-        del talk.messages[size:]
-        self.refused, self.too_long, self._turn = self.refused + 1, turn, None
-        self._on_loop(partial(self._refuse, turn.request, Refused(400, reason, "messages", "context_length_exceeded")))
+        """Refuse a turn because its messages are too long. It leaves nothing in its dialogue."""
+        talk, turn = self._answered(reason)
+        if talk.stays:
+            del talk.messages[-len(turn.new) :], talk.marks[-len(turn.new) :]
+        else:
+            self.talks.remove(talk)
+        if self._last_refused is not turn.request:  # Its choices count once.
+            self.refused += 1
+        self.too_long, self._last_refused = turn, turn.request
+        refused = Refused(400, str(reason), "messages", "context_length_exceeded")
+        self._on_loop(partial(self._refuse, turn.request, refused))
 
-    def answer(self, text: str) -> None:
-        """Answer the turn that was taken last with the model's text."""
-        turn, talk = self._turn, self.talks[-1]
-        assert turn is not None, "a turn was answered that nobody asked for"
+    def answer(self, text: str, is_cut: bool = False) -> None:
+        """Record the model's turn, and send it to the harness; one that was cut ends the episode, and is not sent."""
+        talk, turn = self._answered(text)
         usage = sum(len(str(message["content"])) for message in talk.messages), len(text)
         tokens = (usage[0] // _LETTERS_PER_TOKEN, usage[1] // _LETTERS_PER_TOKEN)
-        if isinstance(text, SampledText):
-            tokens, text = (text.prompt_tokens, text.sampled_tokens), str(text)
+        if isinstance(text, AgentTurn):
+            tokens, text = text.tokens or tokens, str(text)
         answer, mark = choice(text, turn.request, self.form, self._numbered)
         for call in answer["message"].get("tool_calls", ()):
             self._numbered += 1
             self._called[call["id"]] = call["function"]["name"], json.loads(call["function"]["arguments"])
         talk.messages.append({"role": "assistant", "content": text})
         talk.marks.append(mark)
-        self._said[mark] = text
-        self._turn = None
-        self._on_loop(partial(_reply, turn, (answer, tokens)))
+        self._said[mark], self.too_long, talk.stays = text, None, True
+        self.unfollowed += bool(turn.request.unfollowed) and not turn.fresh
+        self.talks.remove(talk)
+        self.talks.append(talk)
+        if not is_cut:
+            self._on_loop(partial(_reply, turn, (answer, tokens)))
+
+    def _answered(self, text: str) -> tuple[Talk, Turn]:
+        """Return the dialogue and the turn that a text answers; a plain text answers the one that was asked first."""
+        number = text.dialogue if isinstance(text, AgentTurn) else next(iter(self.open_talks), -1)
+        if number not in self.open_talks:
+            raise UsageError(f"nobody asks for a turn of dialogue {number}; asked: {[*self.open_talks]}")
+        talk = self.open_talks.pop(number)
+        turn, talk.turn = talk.turn, None
+        assert turn is not None
+        return talk, turn
+
+    def drop_unanswered(self) -> None:
+        """Forget dialogues in which the model has not spoken, at the end of the episode; but one stays in any case."""
+        self.talks = [talk for talk in self.talks if talk.stays] or self.talks[:1]
 
     @property
     def messages(self) -> list[Message]:
@@ -235,7 +266,7 @@ class World:
         for talk in self.talks:
             begins[talk.number] = Opening(at, talk.tools)
             at += len(talk.messages)
-        return tuple(begins[number] for number in range(len(begins))) if len(begins) > 1 else ()
+        return tuple(begins[number] for number in sorted(begins)) if len(begins) > 1 else ()
 
     def _context(self, message: Message, mark: Mark) -> Message:
         """Return a message of a new dialogue: a turn of our model as the model wrote it, which counts as context."""

@@ -21,10 +21,11 @@ from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.core.calls import Prepared
 from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Dialogue, Events, Expected, Seat
+from palaestra.envs.harness.machine import HarnessMachine
+from palaestra.envs.records.rerun import in_order_of, is_cut, turn_of_harness
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, is_turn
-from palaestra.protocols import TooLong
 
 MAX_BY_RULE = 10_000
 """Maximum turns of demonstrators in a row: one that never lets another seat act must not hang a replay."""
@@ -52,8 +53,10 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | 
                 who, event = _of(seat), events[seat]
                 if event.ending is Ending.BROKEN:
                     raise Difference(f"ending{who}", episode.ending, event.fault)
-                for name in ("calls", "answer", "turns", "final", "worlds", "dialogues", "refused"):
-                    same(name + who, getattr(episode.attempt, name), getattr(event.attempt, name))
+                assert event.attempt is not None
+                replayed = in_order_of(episode, event.attempt)
+                for name in ("calls", "answer", "turns", "final", "worlds", "dialogues", "refused", "unfollowed"):
+                    same(name + who, getattr(episode.attempt, name), getattr(replayed, name))
                 for name in ("ending", "fault", "reward", "parts"):
                     same(name + who, getattr(episode, name), getattr(event, name))
     except Difference as difference:
@@ -84,7 +87,8 @@ def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | No
             events = outcomes.settle(machine, reply)
         assert machine.state is not None
         for seat, attempt in attempts.items():
-            replayed, recorded = machine.state.attempt(seat).messages, attempt.messages
+            replayed = in_order_of(episodes[seat], machine.state.attempt(seat)).messages
+            recorded = attempt.messages
             # Where one seat broke a game, another may have spoken before, or not.
             same(f"message{_of(seat)}", recorded[: len(replayed)] if broken or machine.is_open else recorded, replayed)
         if machine.is_open:
@@ -115,7 +119,10 @@ def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | N
                 turn, ruled = (seat, spoken(rule, machine, seat, first.start)), ruled + 1
                 break
             if seat_state.left and turn is None and seat in episodes:
-                text = _recorded_turn(seat_state, episodes[seat])
+                if isinstance(machine, HarnessMachine):
+                    text = turn_of_harness(machine, episodes[seat])
+                else:
+                    text = _recorded_turn(seat_state, episodes[seat])
                 turn, ruled = (None, ruled) if text is None else ((seat, text), 0)
         if turn is None:
             return
@@ -123,18 +130,11 @@ def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: SeatRule | N
 
 
 def _recorded_turn(state: Dialogue, episode: Episode) -> str | None:
-    """Return the recorded turn that follows in the dialogue whose turn it is; None if none was recorded."""
+    """Return the recorded turn that follows; None if none was recorded."""
     attempt = episode.attempt
-    number = max(range(len(state.dialogues)), key=lambda other: state.dialogues[other].begin, default=0)
-    replayed = state.messages[state.dialogues[number].begin if state.dialogues else 0 :]
-    begin, end = 0, len(attempt.messages) - _is_cut(attempt.seat, episode)
-    if attempt.dialogues:
-        begin = attempt.dialogues[number].begin if number < len(attempt.dialogues) else len(attempt.messages)
-        end = min([end, *(opening.begin for opening in attempt.dialogues if opening.begin > begin)])
-    place = begin + len(replayed) - len(state.start.prefix)
+    place = len(state.messages) - len(state.start.prefix)
+    end = len(attempt.messages) - is_cut(attempt.seat, episode)
     message = attempt.messages[place] if place < end else {"role": ""}
-    if state.refused < attempt.refused and not (is_turn(message) and replayed == list(attempt.messages[begin:place])):
-        return TooLong("these messages were too long when this was recorded")
     return str(message["content"]) if is_turn(message) else None
 
 
@@ -249,18 +249,14 @@ def _call_text(item: Prepared | Call) -> str:
     return f"{item.name if isinstance(item, Call) else item.tool.name}({dict(item.arguments)})"
 
 
-def _is_cut(seat: Seat, episode: Episode) -> bool:
-    """Return whether the seat was stopped from outside. Its last message may then be an unfinished turn."""
-    ending = episode.ending
-    return (ending is Ending.LENGTH_LIMIT and not episode.fault) or (ending is Ending.BROKEN and seat is None)
-
-
 def _cut_off(machine: Machine, episodes: Mapping[Seat, Episode]) -> MachineReply | None:
     """Stop an episode without further turns as its record says; return None if it was not ended from outside."""
     for seat, episode in episodes.items():
-        if _is_cut(seat, episode):
+        if is_cut(seat, episode):
             last = episode.attempt.messages[-1]
             text = last["content"] if last["role"] == "assistant" else ""
+            if isinstance(machine, HarnessMachine):
+                text = turn_of_harness(machine, episode, cut=True) or ""
             return machine.stop(episode.ending, seat, text, episode.fault)
         if episode.ending is Ending.BROKEN:
             return machine.stop(Ending.BROKEN, None, "", episode.fault)

@@ -99,6 +99,8 @@ def report_table(title: str, reports: Mapping[str, Report]) -> Table:
         ]
     for ending in report_list[0].endings:
         rows[ending.replace("_", " ")] = [str(report.endings[ending]) for report in report_list]
+    for name in dict.fromkeys(name for report in report_list for name in report.requests):
+        rows[f"requests {name}"] = [f"{report.requests.get(name, 0.0):.2f}" for report in report_list]
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(reports))
 
 

@@ -8,7 +8,7 @@ fields of `Served` say so. What only one backend promises (bits, slots, servers 
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -54,9 +54,13 @@ class Served:
             for parameter in self.model.parameters():
                 parameter.add_(torch.randn_like(parameter) * scale * parameter.std().nan_to_num(1.0).clamp(min=0.01))
         version = self.engine.version + 1
-        self.engine.update_weights(self.model.named_parameters(), version)
+        self.engine.update_weights(self.tensors(), version)
         assert self.engine.version == version
         return version
+
+    def tensors(self) -> Iterable[tuple[str, Any]]:
+        """The model's weights, as a trainer sends them."""
+        return self.model.named_parameters()
 
     def prompt(self, length: int, seed: int = 0) -> list[int]:
         """Some words."""

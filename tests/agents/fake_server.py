@@ -107,8 +107,8 @@ def nobody() -> Iterator[str]:
 class FakeServer:
     """Runs on a thread of its own while the block lasts; leaves no socket behind."""
 
-    def __init__(self, behave: Callable[[Seen], Any]) -> None:
-        self.behave = behave
+    def __init__(self, behave: Callable[[Seen], Any], port: int = 0) -> None:
+        self.behave, self.port = behave, port
         self.seen: list[Seen] = []
         self.busy = self.peak = 0
         """Requests that are being answered, now and at most."""
@@ -140,7 +140,7 @@ class FakeServer:
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()

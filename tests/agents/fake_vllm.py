@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from fake_server import FakeServer, Reply, error
 from families import TOKENIZERS
@@ -16,7 +16,7 @@ TOKENIZER = TOKENIZERS["tiny"]
 class FakeVllm:
     """`lies` maps a path to a function of the request and the true answer; what it returns is answered instead."""
 
-    def __init__(self, config: Any, **lies: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, config: Any, port: int = 0, **lies: Callable[[Any, Any], Any]) -> None:
         inner = config.get_text_config()
         names = ("vocab_size", "hidden_size", "num_hidden_layers", "tie_word_embeddings")
         self.shape = {name: getattr(inner, name) for name in names}
@@ -27,7 +27,7 @@ class FakeVllm:
         """The turns that it was asked for."""
         self.aborted: list[str] = []
         self.running: asyncio.Event | None = None
-        self.server = FakeServer(self.behave)
+        self.server = FakeServer(self.behave, port)
 
     @property
     def url(self) -> str:
@@ -35,9 +35,9 @@ class FakeVllm:
 
     async def behave(self, seen: Any) -> Any:
         self.running = self.running or _set()
-        path = urlsplit(seen.path).path
-        name = path.strip("/").rpartition("/")[2]
-        body = json.loads(seen.data) if seen.data else {}
+        parts = urlsplit(seen.path)
+        name = parts.path.strip("/").rpartition("/")[2]
+        body = dict(parse_qsl(parts.query)) | (json.loads(seen.data) if seen.data else {})
         if name == "collective_rpc":
             name = body["method"]
         truth = await getattr(self, f"_{name}", self._nothing)(body)

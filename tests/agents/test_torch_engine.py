@@ -1,7 +1,7 @@
 """The built-in engine samples from the model it was given, and from nothing else: not from caches, slots or company."""
 
 import copy
-from itertools import count
+from itertools import count, pairwise
 
 import families
 import numpy as np
@@ -13,6 +13,7 @@ from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.engines import sampling
 from palaestra.agents.engines.noise import row_key, uniform
 from palaestra.agents.engines.sampling import SamplingSettings, sample
+from palaestra.agents.engines.slots import SlotCache
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.policies.tiny import tiny_model
 
@@ -269,6 +270,20 @@ def test_a_cache_of_few_tokens_holds_no_more_and_every_turn_is_answered_as_in_a_
     for few, many in zip(found[cache_tokens], found[None], strict=True):
         assert few.ids == many.ids
         np.testing.assert_allclose(few.logprobs, many.logprobs, atol=2e-5)
+
+
+def test_a_row_that_grows_to_8192_tokens_copies_a_bounded_cache_some_times_an_octave():
+    """On the meta device: only the sizes are computed."""
+    config = families.stock_model("qwen3", 60).config
+    cache, sizes = SlotCache(config, 1024, torch.float32, torch.device("meta"), 272_384), []
+    for length in range(1, 8192):
+        size = cache.size_for(length, 1)
+        if size != (cache.places, cache.room):
+            cache.resize(*size)
+            sizes.append(size)
+    assert len(sizes) < 40
+    assert all(places * room <= 272_384 for places, room in sizes)
+    assert all(later[1] <= 1.3 * former[1] + 64 for former, later in pairwise(sizes) if former[1] >= 512)
 
 
 def test_when_a_long_row_has_ended_short_ones_have_its_place():

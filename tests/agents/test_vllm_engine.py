@@ -20,6 +20,7 @@ from palaestra.agents.engines.vllm import checks, fleet, replica
 from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.engines.vllm.engine import VllmEngine
 from palaestra.agents.engines.vllm.routing import StickyRoutes
+from palaestra.agents.engines.vllm.transfer import Transfer
 from palaestra.agents.engines.weight_files import read_each
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.endpoint.config import Secret
@@ -342,6 +343,16 @@ def test_an_adapter_that_is_added_later_is_sent_merged_and_the_model_is_not_kept
 def test_weights_that_did_not_arrive_stop_the_run(lie, reason):
     halts = pytest.raises(TrainingHalted, match=reason)
     with vllm(MODEL.config, palaestra_load=lambda *_: lie) as server, engine_of(server) as engine, halts:
+        engine.update_weights(MODEL.named_parameters(), 0)
+
+
+def test_a_release_of_vllm_whose_classes_do_not_fit_the_transfer_stops_the_run_with_a_sentence(monkeypatch):
+    async def opened(self, replica):
+        raise TypeError("Can't instantiate abstract class Source")
+
+    monkeypatch.setattr(Transfer, "_opened", opened)
+    halts = pytest.raises(TrainingHalted, match="this release of vllm does not fit the transfer by nccl: Can't inst")
+    with vllm(MODEL.config) as server, engine_of(server, transfer="nccl") as engine, halts:
         engine.update_weights(MODEL.named_parameters(), 0)
 
 

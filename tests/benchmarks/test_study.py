@@ -96,7 +96,7 @@ def test_a_claim_without_runs_says_so(claims, tmp_path):
         ("reagent", 6, ()),
         ("tree", 7, ()),
         # Its other comparisons are those of the first round at other rates.
-        ("second", 20, ("graded", "starved", "process", "pass-at-8")),
+        ("second", 20, ("graded", "starved", "process", "pass-at-8", "thinking")),
     ],
 )
 def test_every_arm_of_every_comparison_runs_and_is_reported(tmp_path, part, rows, only):

@@ -69,6 +69,30 @@ def test_a_set_goes_on_after_a_failure_and_reports_success_with_paired_differenc
     assert status == 1 and "was begun otherwise: tasks was 8 and is 7" in figures["failed"]["two-hop, guesser <b>"]
 
 
+def test_what_was_broken_in_a_set_is_played_again(capsys, tmp_path):
+    rule, unlucky = demonstrated(palaestra.demonstrator("palaestra/TwoHop-v0")), []
+
+    def behave(seen):
+        if seen.method != "POST":
+            return rule(seen)
+        question = next(message for message in seen.asked["messages"] if message["role"] == "user")
+        unlucky[:] = unlucky or [question]
+        return error(500, "down") if question in unlucky else rule(seen)
+
+    file, folder = tmp_path / "set.toml", tmp_path / "set"
+    environment = '[options]\ntasks = 4\npatience = 0.1\n[[environment]]\nenv_id = "two-hop"\n'
+    with FakeServer(behave) as server:
+        file.write_text(f'{environment}[[model]]\nmodel = "demo"\nbase_url = "{server.url}"\n')
+        (cell,) = run(capsys, file, folder)[1]["cells"]
+        assert (cell["broken"], cell["success"]) == (1, 1.0)
+        server.behave, asked = rule, len(server.questions)
+        _, figures, told, _ = run(capsys, file, folder)
+        (cell,) = figures["cells"]
+        assert (cell["broken"], cell["success"]) == (0, 1.0)
+        assert "was measured before" not in told
+        assert 2 <= len(server.questions) - asked <= 4, "the broken one alone, of a few turns"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -129,15 +129,19 @@ def test_a_step_shows_how_many_episodes_were_cut_if_these_are_more_than_a_tenth(
 
 
 def test_an_evaluation_is_a_table_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("palaestra.cli.display.time.perf_counter", lambda: now[0])
+
     def shown():
         with display() as show:
             for way, value in (("sampled", 0.25), ("greedy", 0.5)):
                 figures = {"rewards/success/mean": value, "success/low": 0.1, "success/high": 0.625, "tokens": 1234.0}
                 show(Progress(way, 2, 8, figures))
+                now[0] += 15  # Two episodes in 15 s: four more in 30.
                 show(Progress(way, 4, 8, figures))
         return capsys.readouterr().err
 
     assert shown().splitlines()[0].startswith("sampled           2/8  success 0.25  [0.10, 0.62]  1,234 tokens")
     monkeypatch.setenv("FORCE_COLOR", "1")
     last = words(shown()).rpartition("episodes success, 95 % tokens s left")[2]
-    assert re.search(r"sampled 4/8 0.250 \[0.10, 0.62\] 1,234 \S+ greedy 4/8 0.500 \[0.10, 0.62\] 1,234", last)
+    assert re.search(r"sampled 4/8 0.250 \[0.10, 0.62\] 1,234 30 greedy 4/8 0.500 \[0.10, 0.62\] 1,234 30", last)

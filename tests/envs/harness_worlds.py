@@ -256,6 +256,27 @@ class Team(Plain):
         return (await client.ask(plan, tools=[schema("delegate")]))["content"]
 
 
+class Crowd(Plain):
+    """Three helpers with two turns each, all at once; then a last turn with what they said."""
+
+    max_turns = 7
+
+    async def play(self, task, client):
+        async def helper(number):
+            own = Client(client.model)
+            try:
+                told = [{"role": "user", "content": f"help {number}"}]
+                for _ in range(2):
+                    said = await own.ask(told)
+                    told += [{"role": "assistant", "content": said["content"]}, {"role": "user", "content": "again"}]
+                return said["content"]
+            finally:
+                own.close()
+
+        helped = await asyncio.gather(*map(helper, range(3)))
+        return (await client.ask([{"role": "user", "content": "/".join(sorted(helped))}]))["content"]
+
+
 class Misfits(Plain):
     """Four of five episodes are well; each fifth misbehaves in its own way."""
 
@@ -353,6 +374,17 @@ class Repeats(Plain):
         while True:
             status, _ = await client.raw({"messages": [{"role": "user", "content": "long " * 200}], "n": 3})
             assert status == 400
+
+
+class Wishes(Plain):
+    """Asks for three turns; two of the requests have wishes that no model here follows."""
+
+    async def play(self, task, client):
+        told = [{"role": "user", "content": task.prompt}]
+        for wish in ({}, {"top_p": 0.5, "seed": 3}, {"tool_choice": "required", "n": 2}):
+            said = await client.ask(told, tools=[schema("look")], **wish)
+            told += [{"role": "assistant", "content": said["content"]}, {"role": "user", "content": "more"}]
+        return said["content"]
 
 
 def schema(name):

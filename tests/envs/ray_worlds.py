@@ -48,3 +48,4 @@ class Unsendable(Shift):
 
 palaestra.register("test/Shift-v0", "ray_worlds:Shift")
 palaestra.register("test/Unsendable-v0", "ray_worlds:Unsendable")
+palaestra.register("test/HostedHops-v0", "harness_worlds:Hops")

@@ -96,6 +96,19 @@ def test_an_ordered_arena_plays_the_same_episodes_in_the_same_order(cluster):
     assert len({reward for _, _, reward, _, _ in here}) == 2, "one result only: nothing was compared"
 
 
+def test_harnesses_run_in_the_workers_and_play_the_same_episodes(cluster):
+    def starts(arena):
+        return (Start(task, task) for task in range(12))
+
+    hops = "ray_worlds:test/HostedHops-v0"
+    here, there = (
+        sorted(told(played(hops, palaestra.demonstrator("palaestra/TwoHop-v0"), starts, **how)), key=str)
+        for how in ({}, {"workers": 2})
+    )
+    assert here == there
+    assert {turns for *_, turns in there} == {3}
+
+
 def test_a_game_is_played_whole_by_one_worker(cluster):
     game = "palaestra/negotiation_v0"
 

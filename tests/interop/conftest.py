@@ -20,6 +20,7 @@ from lookup_world import ENV_ID
 from small_model import make_model
 
 import palaestra
+from palaestra.envs.checks import trials
 from palaestra.reading import RecordReader
 from palaestra.trainers.config.grpo_config import grpo_config
 from palaestra.trainers.run.folder import Run
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def lookup_environment() -> None:
     palaestra.register(ENV_ID, "lookup_world:Lookup")
+
+
+@pytest.fixture(autouse=True)
+def few_cheats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` plays each cheat four times, not for up to three seconds."""
+    monkeypatch.setattr(trials, "CHEAT_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,19 @@ def played(env_id, rule=demonstrate, **options):
         return list(play(Agent(ScriptedPolicy(rule)), arena, starts))
 
 
-def checked_and_evaluated(capsys, model, env_id, **options):
+def words_are_found_and_judged(capsys, model, env_id, **options):
+    """Play its tasks, each of which wants the word of a number; the server is gone for every tenth number."""
+    episodes = played(env_id, **options)
+    assert {episode.ending for episode in episodes} == {Ending.ANSWERED, Ending.BROKEN}
+    for episode in episodes:
+        is_gone = episode.attempt.task.prompt.endswith("0?")
+        assert episode.reward == (None if is_gone else 1.0)
+        assert ("the server is gone" in episode.fault) == is_gone
+        assert is_gone or [call.name for call in episode.attempt.calls] == ["look_up"]
+    _checked_and_evaluated(capsys, model, env_id, chance=0.25, **options)
+
+
+def _checked_and_evaluated(capsys, model, env_id, **options):
     given = ["--env-options", *(f"{name}={value}" for name, value in options.items())]
     status, out, err = run(capsys, "check", env_id, *given)
     assert status == 0, out + err

@@ -6,7 +6,7 @@ from pathlib import Path
 import lookup_world
 import pytest
 from commands import run
-from foreign_harness import checked_and_evaluated, played, trained
+from foreign_harness import played, trained, words_are_found_and_judged
 
 from palaestra.episode import Ending
 from palaestra.errors import UsageError
@@ -98,14 +98,7 @@ def test_a_log_comes_back_as_episodes_and_episodes_leave_as_a_log(log, tmp_path,
 
 
 def test_a_task_of_inspect_is_played_here_and_its_scorer_is_the_reward(capsys, model):
-    episodes = played("foreign/Inspect-v0", **WORDS)
-    assert {episode.ending for episode in episodes} == {Ending.ANSWERED, Ending.BROKEN}
-    for episode in episodes:
-        is_gone = episode.attempt.task.prompt.endswith("0?")
-        assert episode.reward == (None if is_gone else 1.0)
-        assert ("the server is gone" in episode.fault) == is_gone
-        assert is_gone or [call.name for call in episode.attempt.calls] == ["look_up"]
-    checked_and_evaluated(capsys, model, "foreign/Inspect-v0", chance=0.25, **WORDS)
+    words_are_found_and_judged(capsys, model, "foreign/Inspect-v0", **WORDS)
 
 
 def test_a_wrong_answer_to_a_task_of_inspect_is_graded_and_no_fault():

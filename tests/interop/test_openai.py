@@ -73,6 +73,57 @@ def test_a_stream_of_responses_is_read_by_openai_as_the_whole_response_with_its_
     assert min(usages) > 0
 
 
+REFUSED = {
+    "logprobs": True,
+    "top_logprobs": 2,
+    "logit_bias": {"50256": -100},
+    "functions": [{"name": "look"}],
+    "response_format": {"type": "json_object"},
+    "n": 100,
+    "max_tokens": 0,
+    "temperature": 3,
+}
+NO_WISH = {"top_p": 1, "tool_choice": "auto", "parallel_tool_calls": True, "seed": None, "presence_penalty": 0}
+WISHES = {"top_p": 0.5, "tool_choice": "required", "parallel_tool_calls": False, "seed": 7, "presence_penalty": 1}
+
+
+def test_each_field_of_the_openai_client_is_followed_or_counted_or_refused_by_name(caplog):
+    import openai
+
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    met = {}
+
+    class Asks(harness_worlds.Plain):
+        max_turns = 100
+
+        def run(self, task, model):
+            with model.client() as client:
+
+                def ask(**more):
+                    return client.chat.completions.create(model="any", messages=BODY["messages"], tools=tools, **more)
+
+                for name, value in REFUSED.items():
+                    with pytest.raises(openai.BadRequestError) as refused:
+                        ask(**{name: value})
+                    assert refused.value.param == name
+                    assert name in refused.value.message
+                for name, value in [*NO_WISH.items(), *WISHES.items()]:
+                    ask(**{name: value})
+                ask(user="me", metadata={"a": "b"}, store=True)
+                client.responses.create(model="any", input="hello", top_p=0.5)
+                with pytest.raises(openai.BadRequestError):
+                    client.responses.create(model="any", input="hello", top_logprobs=2)
+                met["stop"] = ask(stop="es").choices[0].message.content
+                met["choices"] = len(ask(n=3, max_completion_tokens=5, temperature=0.5).choices)
+                return "yes"
+
+    (episode,) = episodes(Asks())
+    assert episode.reward == 1.0, episode.fault
+    assert met == {"stop": "y", "choices": 3}
+    assert episode.attempt.unfollowed == len(WISHES) + 1
+    assert all(f"wish {name}, which" in caplog.text for name in WISHES)
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_closed_clients_leave_the_shared_connections_open_and_200_episodes_leave_none_behind(is_async):
     pools = set()

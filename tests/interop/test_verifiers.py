@@ -3,9 +3,8 @@
 import lookup_world
 import pytest
 from commands import run
-from foreign_harness import checked_and_evaluated, played, trained
+from foreign_harness import played, trained, words_are_found_and_judged
 
-from palaestra.episode import Ending
 from palaestra.errors import UsageError
 
 WORDS = {"environment": "verifiers_words"}
@@ -81,14 +80,7 @@ def test_a_turn_whose_tokens_ran_out_ends_the_episode_without_success():
 
 
 def test_an_environment_of_verifiers_is_played_here_and_its_rubric_is_the_reward(capsys, model):
-    episodes = played("foreign/Verifiers-v0", **WORDS)
-    assert {episode.ending for episode in episodes} == {Ending.ANSWERED, Ending.BROKEN}
-    for episode in episodes:
-        is_gone = episode.attempt.task.prompt.endswith("0?")
-        assert episode.reward == (None if is_gone else 1.0)
-        assert ("the server is gone" in episode.fault) == is_gone
-        assert is_gone or [call.name for call in episode.attempt.calls] == ["look_up"]
-    checked_and_evaluated(capsys, model, "foreign/Verifiers-v0", chance=0.25, **WORDS)
+    words_are_found_and_judged(capsys, model, "foreign/Verifiers-v0", **WORDS)
 
 
 def test_a_step_is_trained_in_an_environment_of_verifiers(train_a_step):

@@ -8,6 +8,7 @@ import torch
 
 from palaestra.agents.head import Head
 from palaestra.errors import UsageError
+from palaestra.trainers.losses import chunked_logprobs
 from palaestra.trainers.losses.chunked_logprobs import block_logprobs
 
 TOKENS, WIDTH, WORDS = 600, 16, 77  # more than two blocks
@@ -36,7 +37,11 @@ def at_once(head, hidden, ids, temperature):
     ("scale", "cap", "temperature", "bias"),
     [(1.0, None, 1.0, False), (0.25, None, 0.7, True), (1.0, 5.0, 1.0, False), (4.0, 30.0, 1.3, True)],
 )
-def test_values_and_gradients_are_those_of_all_logits_at_once(scale, cap, temperature, bias, uses_entropy):
+@pytest.mark.parametrize("words_at_once", [16, 4096])
+def test_values_and_gradients_are_those_of_all_logits_at_once(
+    monkeypatch, words_at_once, scale, cap, temperature, bias, uses_entropy
+):
+    monkeypatch.setattr(chunked_logprobs, "WORDS", words_at_once)
     found = []
     for way in (block_logprobs, at_once):
         layer, hidden, ids, weights = made(bias=bias)

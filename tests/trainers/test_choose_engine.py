@@ -5,6 +5,7 @@ Left out: a real server, which `make test-vllm` starts on a CPU.
 
 import gc
 from pathlib import Path
+from unittest.mock import Mock
 
 import families
 import pytest
@@ -14,6 +15,8 @@ from palaestra import ConfigError, UsageError
 from palaestra.agents.engines.vllm import own_servers
 from palaestra.agents.engines.vllm.launch import Server
 from palaestra.trainers.config.grpo_config import grpo_config
+from palaestra.trainers.learn import learner
+from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.scale.memory_estimate import estimate, outline
 from palaestra.trainers.setup import choose_engine
 from palaestra.trainers.setup.choose_engine import chosen_engine, own_launches, vllm_engine
@@ -119,3 +122,12 @@ def test_a_server_that_does_not_start_leaves_nothing_behind(gpu, environment, mo
     with pytest.raises(UsageError, match="no room"):
         vllm_engine(a_run(kind="vllm"), MODEL, [3])
     assert not folders[0].exists()
+
+
+def test_memory_that_torch_keeps_for_later_is_free_before_a_server_on_the_same_gpu_wakes(monkeypatch):
+    steps = Mock(version=0, shares_memory=True, shares_weights=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", steps.empty_cache)
+    monkeypatch.setattr(learner, "trained_engines", lambda agent: [steps])
+    Learner(None, MODEL, a_run()).publish()
+    assert [call[0] for call in steps.method_calls] == ["empty_cache", "update_weights", "reclaim"]

@@ -2,6 +2,7 @@
 with all their logits."""
 
 import copy
+from dataclasses import replace
 
 import families
 import numpy as np
@@ -30,7 +31,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from palaestra import TokenRow
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.evaluation.metrics import batch_metrics
-from palaestra.trainers.learn import forward
+from palaestra.trainers.learn import forward, prefix_attention
+from palaestra.trainers.learn.attention_kernels import CPU_FLASH
 from palaestra.trainers.learn.forward import micro_batches, shares_beginnings, token_logprobs
 from palaestra.trainers.learn.packing import pack_rows
 
@@ -221,6 +223,23 @@ def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make):
     assert not shares_beginnings(model)
     assert model.config._attn_implementation == before
     assert_equal(ours(model, batch, most=200), expected)
+
+
+def test_a_kernel_that_computes_wrong_costs_speed_and_says_so(monkeypatch, caplog):
+    def forward(*arguments):
+        out, lse = CPU_FLASH.forward(*arguments)
+        return out * 1.01, lse
+
+    wrong = replace(CPU_FLASH, forward=forward)
+    monkeypatch.setattr(prefix_attention, "kernel_for", lambda *_: wrong)
+    model = a_model()
+    assert not shares_beginnings(model)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        "rows are padded and share no beginnings, so learning is slower: its hidden states differ by"
+    )
+    monkeypatch.undo()
+    assert_equal(ours(model, BATCH), padded(model, BATCH))
 
 
 def test_a_model_in_which_neighbours_mix_outside_of_attention_does_not_share():

@@ -156,6 +156,37 @@ def test_the_peak_of_drawing_a_token_is_near_the_estimate(tmp_path):
     assert 0.5 * counted <= seen <= 1.1 * counted
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_reading_a_few_tokens_beside_full_rows_takes_the_copies_that_are_estimated(name, tmp_path):
+    """Each layer's cache is gathered, and copied for heads that share keys: more than the new tokens take."""
+    slots, longest = 8, 512
+    model = families.stock_model(name, 60)
+    engine = TorchEngine(model, (), slots=slots)
+    rows = [long_row(longest - 32, 60, seed=row).ids.tolist() for row in range(slots)]
+
+    def turn(row, ids):
+        engine.submit(Request(row, families.starts(1)[0], 0, (), (), ids, max_tokens=2))
+
+    done = []
+    for row, ids in enumerate(rows):
+        turn(row, ids)
+    while len(done) < slots:
+        done += engine.poll()
+    ids_by_row = {completion.ticket: completion.ids for completion in done}
+    turn(7, [*rows[7], *ids_by_row[7], *range(1, 17)])  # The cache grows here.
+    while engine.busy:
+        engine.poll()
+    for row in (1, 3, 6):  # Not side by side.
+        turn(row, [*rows[row], *ids_by_row[row], *range(1, 17)])
+    seen, shape = peak(engine.poll, tmp_path), outline(model.config)
+    copies = 3 * longest * shape.copied_token()
+    assert copies <= seen <= 1.5 * copies
+    wide, wider = (
+        sizes(estimate(shape, a_run(slots=count, max_episode_tokens=longest)))["prefill"] for count in (64, 128)
+    )
+    assert wider - wide == 64 * longest * shape.copied_token()
+
+
 def test_a_row_longer_than_a_micro_batch_stands_alone():
     shape = outline(families.stock_model("qwen3", 60).config)
     short = sizes(estimate(shape, a_run(micro_batch_tokens=100, max_episode_tokens=100)))

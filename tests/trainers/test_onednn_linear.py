@@ -16,7 +16,7 @@ from palaestra.trainers.learn.imitation import imitate
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.learn.score_batch import score_batch
-from palaestra.trainers.losses import onednn_linear
+from palaestra.trainers.losses import chunked_logprobs, onednn_linear
 from palaestra.trainers.losses.onednn_linear import fast_linear, linear_of
 
 MODEL = tiny_model(40, layers=2, seed=5)
@@ -68,6 +68,30 @@ def test_a_small_model_is_left_to_torch_and_a_large_one_is_afterwards(monkeypatc
     with fast_linear(MODEL):
         assert linear_of(head_of(MODEL).layer) is not linear
     assert linear_of(head_of(MODEL).layer) is linear and "forward" not in vars(head_of(MODEL).layer)
+
+
+def test_gradients_added_in_place_over_two_passes_and_parts_of_the_vocabulary_are_those_of_torch(products, monkeypatch):
+    model = tiny_model(40, layers=2, seed=5)
+    batch = batch_of(spoken(model, [(0, [9], 1.0), (0, [4, 17, 33], 0.0)]))
+    model.get_input_embeddings().padding_idx = int(batch.episodes[0].rows[0].ids[0])  # This token gets no gradient.
+    packed = pack(batch.episodes, [0.0] * len(batch.episodes))
+
+    def found():
+        model.zero_grad()
+        for _ in range(2):
+            scores = token_logprobs(model, packed)
+            (scores.logprobs_N.sum() + 0.5 * scores.entropies_N.sum()).backward()
+        return [weight.grad.clone() for weight in model.parameters()]
+
+    exact, adding = found(), onednn_linear.gradient_sum
+    sums = []
+    monkeypatch.setattr(onednn_linear, "gradient_sum", lambda owner: sums.append(owner) or adding(owner))
+    monkeypatch.setattr(chunked_logprobs, "WORDS", 16)
+    with fast_linear(model):
+        fast = found()
+    assert sums and all(owner is model.get_input_embeddings().weight for owner in sums)
+    for one, other in zip(fast, exact, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -1,6 +1,7 @@
 """The forecast of a step: the simulation against cases computed by hand, its workload, the best split."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import families
 import pytest
@@ -50,7 +51,9 @@ def forecast(costs, episodes, *, slots, servers=1, group=1, ahead=0, own_process
         ({"read_token": 1.0}, [ONE_TURN, ONE_TURN], {"slots": 2, "group": 2}, 10),  # The prompt's 4 tokens read once.
         ({"turn": 2.0}, [ONE_TURN, ONE_TURN], {"slots": 2}, 10),  # Turns are worked for one after the other.
         ({"latency": 2.0}, [ONE_TURN, ONE_TURN], {"slots": 2}, 8),
+        ({"latency": 2.0}, [ONE_TURN, ONE_TURN], {"slots": 2, "own_process": False}, 6),  # The trainer sees it at once.
         ({"learn_step": 3.0, "learn_token": 0.5}, [ONE_TURN, ONE_TURN], {"slots": 2}, 18),  # 6, 3, and 18 tokens.
+        ({"learn_token": 0.5}, [ONE_TURN, ONE_TURN], {"slots": 2, "group": 2}, 13),  # 6, and 14: one prompt for both.
         ({"publish": 4.0}, [ONE_TURN, ONE_TURN], {"slots": 2}, 10),
     ],
 )
@@ -66,6 +69,18 @@ def test_ahead_a_step_takes_the_longer_of_both_sides_and_by_turns_their_sum(lear
     assert ahead.seconds == pytest.approx(max(12, learning))
     assert ahead.serving_idle == pytest.approx(1 - 12 / max(12, learning))
     assert ahead.learning_idle == pytest.approx(1 - learning / max(12, learning))
+
+
+def test_ahead_a_long_step_and_a_short_one_count_as_two_of_their_mean():
+    """Two batches end together: the slots of both wait for the same long turn."""
+    long = replace(ONE_TURN, turns=(PlannedTurn(49, 0.0, 0),))
+    layout = ServingLayout(1, 2, 1, 1, max_staleness=1)
+    simulation = StepSimulation(replace(FREE, learn_step=1.0), layout, [long, ONE_TURN])
+    found = simulation.forecast(steps=4).seconds
+    times = [time for time, _, _ in simulation._updates]
+    steps = [later - former for former, later in pairwise(times)][-4:]
+    assert max(steps) > 5 * min(steps)
+    assert found == pytest.approx((steps[-1] + steps[-2]) / 2)
 
 
 def test_ahead_an_update_stops_the_learner_and_makes_servers_read_their_cache_again():

@@ -36,3 +36,21 @@ class TestVllm(EngineContract):
             ticket = served.engine.submit(request)
             twice.append(list(served.answers({ticket: request})[ticket].ids))
         assert twice[0] == twice[1]
+
+    def test_it_sleeps_and_wakes_by_vllms_own_routes(self, served, server):
+        """On a CPU vLLM frees nothing in its sleep, but its scheduler and its tags are those of a GPU."""
+
+        def sleeps():
+            return server.ask("/is_sleeping", None, 10)["is_sleeping"]
+
+        assert not sleeps()
+        served.engine.release()
+        assert sleeps()
+        version = served.change()
+        assert sleeps(), "its cache waits until it is reclaimed"
+        served.engine.reclaim()
+        assert not sleeps()
+        ticket, request = served.ask(served.prompt(6))
+        completion = served.answers({ticket: request})[ticket]
+        assert set(completion.versions) == {version}
+        assert served.gap(request, completion) < served.tolerance

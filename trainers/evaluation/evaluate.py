@@ -62,6 +62,9 @@ class Report:
     and `bootstrap maj@k` are the papers' metrics, from 1000 resamples with replacement."""
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Means of the reward's other parts with values from 0 to 1: `value`, `low`, `high` and `tasks`."""
+    requests: dict[str, float] = field(default_factory=dict)
+    """Requests of a harness an episode that were `refused` because they did not fit, or `unfollowed` in a wish; only
+    those that there were."""
     stopped: str = ""
     """Reason why only a part of the episodes was played, such as a spending limit; "" if all were."""
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -222,6 +225,9 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
         at_k=_at_k(matrix, _answers_by_task(scored), samples),
         parts=_parts(scored),
+        requests={
+            name: figures[f"episodes/{name}"] for name in ("refused", "unfollowed") if f"episodes/{name}" in figures
+        },
         environments=_by_environment(episodes, samples, temperature),
     )
 

@@ -37,6 +37,9 @@ class EpisodeStats:
     """Number of calls that were served."""
     tokens: int
     """Number of tokens that the agent sampled; 0 for an agent whose turns are text."""
+    counted: Mapping[str, int]
+    """Numbers of a harness's requests that were refused as too long (`refused`), and of those with a wish that was not
+    followed (`unfollowed`)."""
     surprise: float
     """Sum of the sampled tokens' negative log-probs."""
     rows: int
@@ -70,6 +73,7 @@ def facts_of(episode: Episode, where: Hashable = None) -> EpisodeStats:
         calls=len(attempt.calls),
         worked=sum(call.status is Status.OK for call in attempt.calls),
         tokens=episode.sampled_tokens,
+        counted={"refused": attempt.refused, "unfollowed": attempt.unfollowed},
         surprise=-sum(float(row.logprobs[row.sampled].sum(dtype=np.float64)) for row in episode.rows),
         rows=len(episode.rows),
     )
@@ -109,6 +113,9 @@ def episode_metrics(facts: Sequence[EpisodeStats], medians: tuple[float, float] 
         "tools/call_frequency": calls / len(facts),
         "tools/failure_frequency": sum(fact.calls - fact.worked for fact in facts) / max(1, calls),
     }
+    for name in ("refused", "unfollowed"):
+        if count := sum(fact.counted[name] for fact in facts):
+            figures[f"episodes/{name}"] = count / len(facts)
     if tokens:
         figures |= {
             # The mean negative log-prob is an unbiased estimate of the entropy at the sampling temperature.

@@ -14,12 +14,14 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import embedding, linear
 
 from palaestra.agents.engines.packed_layers import can_pack, packed_weights
 
 _fast: WeakSet[torch.nn.Module] = WeakSet()
 """Layers that compute with oneDNN now."""
+_adding: WeakSet[torch.nn.Module] = WeakSet()
+"""Layers whose backward passes may add to the gradient of their weight in place."""
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -30,20 +32,48 @@ def fast_linear(model: Any) -> Iterator[None]:
     """
     helps = can_pack(model) and packed_weights(model)
     layers: list[Any] = [layer for layer in model.modules() if helps and type(layer) is torch.nn.Linear]
+    tables: list[Any] = [layer for layer in model.modules() if helps and _is_plain_table(layer)]
     for layer in layers:
         layer.forward = partial(_forward, layer)
+    for table in tables:
+        table.forward = partial(_rows, table)
     _fast.update(layers)
+    if all(type(weight) is torch.nn.Parameter for weight in model.parameters()):  # Sharding keeps its own gradients.
+        _adding.update([*layers, *tables])
     try:
         yield
     finally:
-        for layer in layers:
+        for layer in [*layers, *tables]:
             del layer.forward
             _fast.discard(layer)
+            _adding.discard(layer)
+
+
+def _is_plain_table(layer: torch.nn.Module) -> bool:
+    """Return whether a layer only looks rows up, with an ordinary gradient."""
+    return type(layer) is torch.nn.Embedding and not (layer.max_norm or layer.sparse or layer.scale_grad_by_freq)
 
 
 def linear_of(layer: torch.nn.Module) -> Callable[..., Tensor]:
     """Return the function that multiplies with this layer's weight now: torch's `linear`, or that of oneDNN."""
     return _linear if layer in _fast else linear
+
+
+def gradient_owner(layer: Any) -> Tensor | None:
+    """Return the layer's weight if a backward pass may add to its gradient in place, otherwise None.
+
+    This saves a matrix of the weight's size in each micro-batch, and adding it up.
+    """
+    weight = layer.weight
+    hooked = weight._backward_hooks or weight._post_accumulate_grad_hooks
+    return weight if layer in _adding and weight.dtype == torch.float32 and not hooked else None
+
+
+def gradient_sum(owner: Tensor) -> Tensor:
+    """Return the gradient of a weight, to add to; zeros at first."""
+    if owner.grad is None:
+        owner.grad = torch.zeros_like(owner)
+    return owner.grad
 
 
 def _forward(layer: torch.nn.Linear, input: Tensor) -> Tensor:
@@ -58,6 +88,33 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     result: Tensor = _Product.apply(input.reshape(-1, input.shape[-1]), weight)  # type: ignore[no-untyped-call]
     result = result.view(*input.shape[:-1], len(weight))
     return result if bias is None else result + bias
+
+
+def _rows(table: torch.nn.Embedding, ids: Tensor) -> Tensor:
+    """Return what the table's own `forward` returns."""
+    if (owner := gradient_owner(table)) is None:
+        return embedding(ids, table.weight, table.padding_idx)
+    rows: Tensor = _Rows.apply(table.weight, ids, owner, table.padding_idx)  # type: ignore[no-untyped-call]
+    return rows
+
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table, whose backward pass adds to the table's gradient in place."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, owner: Tensor, padding: int | None) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.owner, ctx.padding = owner, padding
+        return weight[ids]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
+        (ids,) = ctx.saved_tensors
+        if ctx.padding is not None:
+            gradient = gradient * (ids != ctx.padding)[..., None]
+        gradient_sum(ctx.owner).index_add_(0, ids.flatten(), gradient.flatten(0, -2))
+        return None, None, None, None
 
 
 class _Product(torch.autograd.Function):

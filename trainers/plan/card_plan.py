@@ -66,7 +66,7 @@ def plan_cards(
         for staleness in (0, 1) if cards > 1 else (0,):
             slots = min(room, count * (1 + staleness))
             layout = ServingLayout(serving, slots, count, config.play.num_generations, staleness)
-            step = StepSimulation(costs, layout, sequence).forecast(steps=3)
+            step = StepSimulation(costs, layout, sequence).forecast(steps=4)
             plans.append(CardPlan(cards, serving, learning, slots, staleness, step, notes))
     if not plans:
         raise UsageError(f"no split of {cards} cards fits: {refused}")

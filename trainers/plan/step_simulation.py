@@ -32,9 +32,10 @@ class Costs:
     turn: float
     """Work of the trainer's process for one turn, one turn after the other: text, request, start of a tool."""
     latency: float
-    """Delay before a turn that a server has completed is noticed."""
+    """Delay before a turn that a server has completed is noticed; none if the engine is in the trainer's process."""
     learn_step: float
     learn_token: float
+    """Learning from a token of a row, sampled or not; a prompt counts once for its group."""
     publish: float
     """Sending the weights of a step to the servers."""
 
@@ -114,7 +115,9 @@ class StepSimulation:
         """Time of each update, and the seconds that servers and learner had worked by then."""
 
     def forecast(self, steps: int = 8) -> StepForecast:
-        """Simulate this many steps, of which the first two are a warm-up."""
+        """Simulate this many steps after two of a warm-up. Take an even number: ahead, a long one often follows a short
+        one.
+        """
         self._fill()
         while len(self._updates) < steps + _WARM:
             self._now, _, act = heapq.heappop(self._events)
@@ -202,7 +205,7 @@ class StepSimulation:
         if not layout.own_process:
             server.since += work
         self._host_until = max(self._host_until, self._now) + work
-        noticed = self._host_until + self._costs.latency
+        noticed = self._host_until + (self._costs.latency if layout.own_process else 0.0)
         self._at(noticed + turn.tool_seconds, lambda: self._answered(playing))
 
     def _answered(self, playing: _Playing) -> None:
@@ -213,7 +216,8 @@ class StepSimulation:
         playing.server.load -= 1
         self._free += 1
         self._missing[playing.batch] -= 1
-        self._tokens[playing.batch] = self._tokens.get(playing.batch, 0) + playing.episode.tokens
+        computed = playing.episode.computed(self._layout.group)
+        self._tokens[playing.batch] = self._tokens.get(playing.batch, 0) + computed
         self._learn()
         self._fill()
 

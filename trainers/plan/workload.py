@@ -4,6 +4,7 @@ They come from recorded episodes. Without records they are drawn around the medi
 Left out: rewards, and which episodes belong to one group.
 """
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ class PlannedEpisode:
     def tokens(self) -> int:
         """Return the tokens of the whole row."""
         return self.prompt + sum(turn.sampled + turn.tool_tokens for turn in self.turns)
+
+    def computed(self, group: int) -> int:
+        """Return the tokens that a learner computes for the row, if `group` episodes share the prompt."""
+        return self.tokens - self.prompt + math.ceil(self.prompt / group)
 
 
 def measured(episodes: Iterable[Episode], tool_seconds: float | None = None) -> list[PlannedEpisode]:

@@ -19,7 +19,7 @@ from palaestra.agents.engines.packed_layers import packed_weights
 from palaestra.errors import UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.config.sections_config import ScaleConfig
-from palaestra.trainers.losses.chunked_logprobs import BLOCK
+from palaestra.trainers.losses.chunked_logprobs import BLOCK, WORDS
 from palaestra.trainers.scale.activation_count import COUNTING, activation_bytes, register_counting
 from palaestra.trainers.scale.optimizer_offload import BUCKET_WEIGHTS
 
@@ -251,7 +251,7 @@ def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: boo
     head = shape.words * shape.width * trains_head
     block = min(BLOCK["cuda" if on_gpu else "cpu"], tokens)
     short = shape.bytes % FLOAT  # A logit also exists in the short type, if that is not float32.
-    logits = block * shape.words
+    logits = block * (shape.words if on_gpu else min(WORDS, shape.words))
     # First logits and their exponentials; later the gradients of logits and head, and a block's share of the latter.
     at_head = max(logits * 2 * FLOAT, logits * (FLOAT + short) + head * (FLOAT + (short or FLOAT)))
     # The gradient of a tied output layer is held until that of the embedding is computed.
