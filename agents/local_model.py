@@ -1,6 +1,7 @@
 """A model in this process that can play and be trained: loaded from disk or from a hub, or newly made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from palaestra.agents.chat import Chat
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.known_models import KNOWN, located
 from palaestra.agents.model_folder import misplaced
+from palaestra.agents.outline import outlined
 from palaestra.agents.tool_prompt import set_system
 from palaestra.errors import UsageError
 from palaestra.protocols import Engine
@@ -115,14 +117,18 @@ def load(
     engine: EngineMaker = TorchEngine,
     chat_template: str | None = None,
     system: str = "",
+    outline: bool = False,
 ) -> LocalModel:
     """Load a causal language model and its chat template. For an adapter's folder, load the base and merge the adapter.
+    With `outline`, leave the weights in their files, if each can be read from there by itself (`outline.read_rows`).
 
     `chat_template` and `system` change the prompts, as `open_tokenizer` says.
     Training in bfloat16 needs float32 copies of the weights (`trainers.scale`): small changes would be rounded away.
     """
     where = find_device(device)
     tokenizer = open_tokenizer(name, chat_template, system)
+    if outline and (model := _outline(name, dtype, where)) is not None:
+        return serve(model, tokenizer, slots=slots, seed=seed, engine=engine)
     model = cast_weights(_read(name, dtype).to(where), dtype)
     # Loaded weights lie in a memory-mapped file, which may be removed, and at addresses where sums may round
     # differently than in memory of torch: a resumed run would differ from the uninterrupted one in the last bits.
@@ -147,13 +153,29 @@ def _read(name: str, dtype: Dtype) -> Any:
         whole = merged(_read(base_name(folder), "float32"), folder)
         whole.name_or_path = name
         return whole
+    with _reading(name):
+        return AutoModelForCausalLM.from_pretrained(
+            name, dtype=getattr(torch, dtype), trust_remote_code=False, use_safetensors=True
+        )
+
+
+def _outline(name: str, dtype: Dtype, device: torch.device) -> Any:
+    """Return a model whose weights stay in their files; None if it must be read whole."""
+    name = located(name)
+    if is_adapter(Path(name)):
+        return None
+    with _reading(name):
+        return outlined(name, getattr(torch, dtype), device)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Read the files of a model during a `with` block. Raise UsageError if they cannot be read, or name code."""
     try:
         if find_adapter_config_file(name) is not None:  # transformers would read it, whatever its settings name.
             raise UsageError(f"{name!r} is an adapter on the hub; download it (hf download) and pass its folder")
         _refuse_kernels(name)
-        return AutoModelForCausalLM.from_pretrained(
-            name, dtype=getattr(torch, dtype), trust_remote_code=False, use_safetensors=True
-        )
+        yield
     except (OSError, ValueError, SafetensorError) as error:
         raise UsageError(f"the weights in {name!r} could not be loaded: {_first_line(error)}") from error
 

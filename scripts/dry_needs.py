@@ -103,7 +103,7 @@ def hours(config: Any, model_config: Any, drawn: Sequence[Any]) -> str:
         except UsageError:
             told.append(f"{count}: does not fit")
             continue
-        seconds = min(plan.step.seconds for plan in plans if plan.starts or not any(one.starts for one in plans))
+        seconds = min(plan.step.seconds for plan in plans)
         told.append(f"{count}: {seconds * config.steps / 3600:,.0f} h")
     return f"{config.steps} steps on {CARD}s, by number: {'; '.join(told)}"
 

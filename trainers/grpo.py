@@ -49,9 +49,6 @@ from palaestra.trainers.setup.open_learner import keep_model, open_learner
 from palaestra.trainers.setup.open_run import open_arena
 from palaestra.trainers.setup.run_summary import synopsis
 
-_OF_A_RANK = ("num_tokens/sampled",)
-"""Metrics that each rank has for its own episodes. All others describe the whole batch."""
-
 
 def train(
     run: Run,
@@ -79,7 +76,7 @@ def train(
         collapse, solved, due = Collapse(config.collapse), Solved(run.metrics), _saved_steps(learner)
 
         with (
-            closing(open_arena(config)) if arena is None else nullcontext(arena) as arena,
+            closing(open_arena(config)) if arena is None and learner.plays else nullcontext(arena) as arena,
             RunSession(run, learner, due, interrupts, trackers, on_progress) as session,
             Rollouts(learner, arena) as rollouts,
             _loaded_for_good(),
@@ -134,10 +131,9 @@ def train_learner(
 
 
 def _batch_metrics(learner: Learner[GRPOConfig], batch: Batch, mixture: Mixture | None) -> dict[str, float]:
-    """Return the metrics of a played batch over all ranks. Raise `TrainingHalted` if the batch cannot be trained on."""
+    """Return the metrics of a played batch. Raise `TrainingHalted` if the batch cannot be trained on."""
     metrics = batch_metrics(batch, frozenset(learner.config.env.train_seats)) | audited(learner, batch)
-    metrics |= mixture_metrics(mixture, batch) if mixture else {}
-    return metrics | learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
+    return metrics | (mixture_metrics(mixture, batch) if mixture else {})
 
 
 def _audited_advantages(recipe: Recipe, batch: Batch, scores: BatchScores) -> Advantages:

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.engines.weight_files import read_each
 from palaestra.protocols import Completion, Request
 
 _HEARTBEAT_SECONDS = 1.0
@@ -93,8 +94,8 @@ class EngineServer:
         self.engine.after = self.heartbeat
 
     def weights(self, path: str, version: int) -> None:
-        """Load new weights from a safetensors file into the engine's model."""
-        self.engine.update_weights(load_file(path).items(), version)
+        """Load new weights from a folder into the engine's model."""
+        self.engine.update_weights(read_each(Path(path)), version)
 
     def cache_bytes(self) -> int:
         """Return the size of the cache in bytes."""

@@ -1,8 +1,8 @@
 """The built-in engine in a child process with its own copy of the weights, so that it samples while a trainer computes.
 
 The child is a new Python process (never a fork) with one torch thread. Requests and completions go through a pipe, and
-weights through a safetensors file in memory, which is kept until the next weights come. If a child crashes, a new one
-is started with the weights of this file, and gets all unanswered turns again. Repeated crashes without an answer raise
+weights through files in memory, which are kept until the next weights come. If a child crashes, a new one is started
+with the weights of these files, and gets all unanswered turns again. Repeated crashes without an answer raise
 an error with the child's last output. The child ends when this process ends. Every wait has a timeout.
 
 Left out: other machines (see the vLLM engine).
@@ -25,9 +25,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from palaestra.agents.engines.places import check_request
+from palaestra.agents.engines.weight_files import expected, write_each
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
@@ -54,13 +53,15 @@ class ProcessEngine:
         self.version = 0
         self._longest = getattr(model.config, "max_position_embeddings", None) or 2**31
         self._deadline = deadline
-        self._names = [name for name, _ in model.named_parameters()]
+        self._names = {name for name, _ in model.named_parameters()}
         self._options = options
         self._stops = sorted(stops)
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="palaestra-engine-", dir=memory))
         model.config.save_pretrained(self._folder)
-        self._weights = self._write(dict(model.named_parameters()))
+        # A model without storage gets its weights by the first `update_weights`.
+        outlined = any(weight.is_meta for weight in model.parameters())
+        self._weights = None if outlined else self._write(model.named_parameters())
         self._dtype = str(model.dtype).removeprefix("torch.")
         # An implementation that a trainer registered in this process is unknown to the child; sdpa replaces it.
         self._attention = "eager" if model.config._attn_implementation == "eager" else "sdpa"
@@ -97,6 +98,8 @@ class ProcessEngine:
     def submit(self, request: Request) -> int:
         """Send a turn to the child and return its ticket."""
         check_request(request, self._longest, self._options.get("cache_tokens"))
+        if self._weights is None:
+            raise UsageError("the engine has no weights yet; call update_weights before the first turn")
         ticket = next(self._tickets)
         self._live[ticket] = replace(request, messages=(), tools=(), ids=list(request.ids))
         if len(self._live) == 1:
@@ -126,15 +129,12 @@ class ProcessEngine:
             self._notify("cancel", ticket)
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Write the weights to a file, and wait until the child has loaded them from it."""
-        new = dict(tensors)
-        if unknown := sorted(set(new) - set(self._names)):
-            raise UsageError(f"update_weights brought {unknown[0]!r}, which the engine's model does not have")
-        if missing := sorted(set(self._names) - set(new)):
-            raise UsageError(f"update_weights must bring every parameter; missing: {', '.join(missing[:5])}")
-        old, self._weights, self.version = self._weights, self._write(new), version
-        self._call("weights", str(self._weights), version)
-        old.unlink()
+        """Write the weights to files, and wait until the child has loaded them."""
+        new = self._write(expected(tensors, self._names))
+        old, self._weights, self.version = self._weights, new, version
+        self._call("weights", str(new), version)
+        if old is not None:
+            shutil.rmtree(old)
 
     def pause(self, mode: PauseMode = "keep") -> None:
         """Stop sampling until `resume`."""
@@ -173,11 +173,9 @@ class ProcessEngine:
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _write(self, tensors: dict[str, Any]) -> Path:
-        """Write the weights to a new file; return its path. The child may still be reading the previous file."""
-        path = self._folder / f"{time.monotonic_ns()}.safetensors"
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-        return path
+    def _write(self, tensors: Iterable[tuple[str, Any]]) -> Path:
+        """Write the weights to a new folder; return its path. The child may still be reading the previous one."""
+        return write_each(tensors, self._folder / str(time.monotonic_ns()))
 
     def _start(self) -> None:
         """Start a child; send it the weights, the pause or release of this engine, and all unanswered turns."""
@@ -198,7 +196,8 @@ class ProcessEngine:
         threading.Thread(target=_read, args=(connection, self._inbox), daemon=True).start()
         self._received_at = time.monotonic()
         self._ask("open", str(self._folder), self._dtype, self._attention, self._stops, self._options)
-        self._ask("weights", str(self._weights), self.version)
+        if self._weights is not None:
+            self._ask("weights", str(self._weights), self.version)
         if self._paused:
             self._ask("pause", "keep")
         if self.released:

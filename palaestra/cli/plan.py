@@ -137,26 +137,18 @@ def _table(options: PlanOptions, plans: "Sequence[CardPlan]") -> Table:
         table.add_column("$", justify="right")
     for plan in plans:
         ways = "ahead" if plan.max_staleness else "by turns"
-        mark = "" if plan.starts else "*"
         split = "1 in turn" if plan.cards == 1 else f"{plan.serving}+{plan.learning}"
         idle = [f"{share:.0%}" for share in (plan.step.serving_idle, plan.step.learning_idle)]
         if plan.cards > _LARGEST:
             split, idle = "-", ["-", "-"]
         dollars = [] if options.price is None else [f"{plan.dollars(options.price):.2f}"]
-        table.add_row(
-            f"{plan.cards}", f"{ways}{mark}", split, f"{plan.slots}", f"{plan.step.seconds:.1f}", *idle, *dollars
-        )
+        table.add_row(f"{plan.cards}", ways, split, f"{plan.slots}", f"{plan.step.seconds:.1f}", *idle, *dollars)
     return table
 
 
 def _rests(options: PlanOptions, episodes: Sequence[PlannedEpisode], plans: "Sequence[CardPlan]") -> Iterator[str]:
     """Yield sentences on what the figures rest on."""
     card, count = CARDS[options.card], len(episodes)
-    if any(not plan.starts for plan in plans):
-        yield (
-            "* `palaestra train` does not start this: with several learning cards it needs as many servers, and "
-            "--play.num-prompts, as cards that learn, and plays by turns."
-        )
     if any(plan.cards > _LARGEST for plan in plans):
         yield (
             f"More than {_LARGEST} cards: extrapolated from {_LARGEST // 2} and {_LARGEST} by fixed + divided / cards; "

@@ -132,10 +132,10 @@ def run(arguments: Sequence[str]) -> int:
                 raise
             return record, None
         check(config)
-        check_ranks(config, ranks.count)
         require_trackers(config.track)
         folder = options.run or fresh_folder(config.env.title)
         config, note = settled(config, folder, ranks.count)
+        check_ranks(config, ranks.count)
         local = None if config.model == "tiny" or ranks.count > 1 else open_model(config.model, config)
         record = Run.create(folder, config)
         record.notes += [note] if note else []

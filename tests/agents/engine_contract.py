@@ -6,6 +6,7 @@ fields of `Served` say so. What only one backend promises (bits, slots, servers 
 """
 
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -247,6 +248,23 @@ class EngineContract:
         served.change()
         ticket, request = served.ask(served.prompt(6))
         assert served.gap(request, served.answers({ticket: request})[ticket]) < served.tolerance
+
+    def test_new_weights_are_taken_one_by_one(self, served):
+        """A trainer that holds a part of each weight gathers a whole one only when it is asked for it."""
+        alive = weakref.WeakSet()
+        most = 0
+
+        def gathered():
+            nonlocal most
+            for name, parameter in served.model.named_parameters():
+                tensor = parameter.detach().clone()
+                alive.add(tensor)
+                most = max(most, len(alive))
+                yield name, tensor
+                del tensor
+
+        served.engine.update_weights(gathered(), served.engine.version + 1)
+        assert most <= 2, "the next one is gathered while the last one has a name"
 
     @pytest.mark.parametrize("mode", PAUSES)
     def test_a_pause_loses_no_turn_and_weights_may_change_in_it(self, served, mode):

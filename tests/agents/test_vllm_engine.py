@@ -13,7 +13,6 @@ import torch
 from fake_server import Reply, error, nobody
 from fake_vllm import TOKENIZER, broken, changed, hang_up, said, silence, vllm
 from families import stock_model
-from safetensors.torch import load_file
 
 from palaestra import Request, Start, TrainingHalted, UsageError
 from palaestra.agents.adapters import add_adapter, effective_weights
@@ -22,6 +21,7 @@ from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.engines.vllm.engine import VllmEngine
 from palaestra.agents.engines.vllm.routing import StickyRoutes
 from palaestra.agents.engines.vllm.transfer import Transfer
+from palaestra.agents.engines.weight_files import read_each
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.endpoint.config import Secret
 
@@ -301,7 +301,7 @@ def test_weights_arrive_as_they_were_given_and_their_folder_goes():
     with vllm(MODEL.config) as server, engine_of(server) as engine:
         engine.update_weights(MODEL.named_parameters(), 7)
         folder = Path(server.loaded)
-        stored = load_file(folder / "model.safetensors")
+        stored = dict(read_each(folder))
         assert all(torch.equal(stored[name], weight) for name, weight in MODEL.named_parameters())
         for version in range(8, 12):
             engine.update_weights(MODEL.named_parameters(), version)
@@ -321,7 +321,7 @@ def test_an_adapter_that_is_added_later_is_sent_merged_and_the_model_is_not_kept
                     torch.nn.init.ones_(layer.lora_B["default"].weight)
             sent = {name: weight.clone() for name, weight in effective_weights(model)}
             answers(engine, ask(engine))
-            stored = load_file(Path(server.loaded) / "model.safetensors")
+            stored = dict(read_each(Path(server.loaded)))
             assert stored.keys() == sent.keys()
             assert all(torch.equal(stored[name], weight) for name, weight in sent.items())
             changed = "model.layers.0.self_attn.q_proj.weight"

@@ -23,7 +23,7 @@ from test_engine_contract import STOPS, contract_model  # noqa: E402
 from palaestra.agents.engines.vllm import fleet  # noqa: E402
 from palaestra.trainers.scale.fsdp import divided, own_part, part_like, whole_weights  # noqa: E402
 from palaestra.trainers.scale.ranks import here, joined  # noqa: E402
-from palaestra.trainers.setup.open_run import engine_maker  # noqa: E402
+from palaestra.trainers.setup.rank_engines import engine_maker  # noqa: E402
 
 OPTIONS = ("-xqs", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 """Of pytest; the process has imported plugins of it already."""

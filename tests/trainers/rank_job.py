@@ -46,7 +46,7 @@ def take(ranks, folder, model, changes, steps):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with joined(60) as ranks:
+    with joined(600) as ranks:
         for folder, *rest in json.loads(Path(sys.argv[1]).read_text()):
             take(ranks, Path(folder), *rest)
         ranks.part()

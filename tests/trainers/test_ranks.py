@@ -52,6 +52,7 @@ ALL_OF_IT = {
 
 
 STOPPED = {"adapter": {"lora_r": 4}, "8 bits": {"optimizer_bits": 8}, "critic": {"recipe": "ppo"}}
+AHEAD = ("--engine.kind", "process", "--play.no-ordered", "--play.max-staleness", "1")
 _TWICE = [("", 2), ("", STEPS), ("-whole", STEPS)]
 
 
@@ -124,7 +125,7 @@ def _fields(one):
     [
         {"algorithm": "muon"},
         {"num_prompts": 1},
-        {"urls": ("http://127.0.0.1:1",), "kind": "vllm"},
+        {"max_staleness": 1, "ordered": False, "kind": "torch"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -141,7 +142,7 @@ def job(*runs, folder):
         [*TORCHRUN, str(Path(__file__).with_name("rank_job.py")), str(plan)],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=900,  # Against a hang alone: two busy cores need two minutes.
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -203,7 +204,7 @@ def stepped(tmp_path_factory):
     """What two ranks made of each case."""
     tmp_path = tmp_path_factory.mktemp("steps")
     script = [sys.executable, str(Path(__file__).with_name("rank_step.py")), str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(script, capture_output=True, text=True, timeout=600)
     assert not done.returncode, done.stderr
     return json.loads((tmp_path / "steps.json").read_text())
 
@@ -242,7 +243,8 @@ def test_two_ranks_learn_what_one_learns(runs, name, steps):
         mine, theirs = (weights(step_folder(folder / name, step)) for folder in (runs.two, runs.one))
         assert mine.keys() == theirs.keys()
         gaps = torch.cat([(mine[key] - theirs[key]).abs().flatten() for key in mine])
-        assert gaps.max() < 1e-4 and gaps.mean() < 1e-7
+        # One of ten thousand weights may be such a one, and step the other way at the rate of 1e-3.
+        assert gaps.max() < 2e-3 * step and (gaps > 1e-4).float().mean() < 1e-4 and gaps.mean() < 2e-7
     assert (runs.two / name / "before.json").read_text() == (runs.one / name / "before.json").read_text()
 
 
@@ -338,6 +340,7 @@ class Job:
         first = (folder / "lock").read_text().split()[1]
         assert first in children and len(children) == 2
         self.ranks = [int(child) for child in children]
+        self.first = int(first)
         self.second = next(rank for rank in self.ranks if str(rank) != first)
 
     def ended(self, within):
@@ -351,12 +354,22 @@ class Job:
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize(("number", "within"), [(signal.SIGKILL, 60), (signal.SIGSTOP, 90)], ids=["killed", "hangs"])
-def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it(tmp_path, number, within):
+@pytest.mark.parametrize(
+    ("number", "first", "ahead"),
+    [
+        (signal.SIGKILL, False, ()),
+        (signal.SIGSTOP, False, ()),
+        (signal.SIGKILL, True, AHEAD),
+    ],
+    ids=["killed", "hangs", "killed-that-plays-ahead"],
+)
+def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it(tmp_path, number, first, ahead):
     """One that hangs is given up after its timeout; torchrun kills it 30 seconds later."""
     model = str(random_agent(tmp_path / "model"))
-    job = Job(tmp_path / "run", model, "--scale.rank-timeout", "5")
-    os.kill(job.second, number)
+    patience = 60 if ahead else 5
+    job = Job(tmp_path / "run", model, "--scale.rank-timeout", str(patience), *ahead)
+    os.kill(job.first if first else job.second, number)
+    within = 90 if number == signal.SIGSTOP else 60
     said = job.ended(within)
     assert job.process.returncode
     assert "another rank of this job has ended, or did not answer in time (scale.rank_timeout)" in said
@@ -369,6 +382,7 @@ def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it
         stage = grpo.train(run, learner=learner)
         next(stage)
         stage.close()
+        learner.agent.engine.close()
     assert last_step(tmp_path / "run" / "checkpoints") == saved + 1
 
 

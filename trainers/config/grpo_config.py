@@ -83,6 +83,13 @@ class GRPOConfig(PromptConfig):
         return self.model == "tiny" or self.cold_start.demonstrations is not None
 
     @property
+    def first_rank_plays(self) -> bool:
+        """Return whether the first of several ranks plays for all of them: where it plays ahead, and with vLLM, whose
+        servers it then uses all. Otherwise each rank plays its share of a batch.
+        """
+        return self.play.max_staleness > 0 or self.engine.kind == "vllm"
+
+    @property
     def longest_row(self) -> int:
         """Return `max_episode_tokens`, or the length that the recipe implies if it is None."""
         longest = self.recipe.max_completion_length + self.recipe.longest_prefix + _LONGEST_PROMPT

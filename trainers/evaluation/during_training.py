@@ -12,6 +12,7 @@ from typing import Any
 
 from palaestra.agents import Agent
 from palaestra.agents.model_folder import export
+from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.trainers.audit.solved import Solved
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -21,7 +22,7 @@ from palaestra.trainers.run.atomic_files import whole_folder, write_text
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.progress import OnProgress, Progress
 from palaestra.trainers.scale.fsdp import whole_model
-from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.scale.ranks import ALONE, Ranks, here
 from palaestra.trainers.setup.open_run import limits, open_arena
 
 STAGE = "held-out"
@@ -54,6 +55,7 @@ def measure_before(run: Run, learner: Learner[GRPOConfig]) -> Both | None:
     if learner.step and _config(run).eval_tasks:
         run.notes.append("before.json is gone, and the agent is no longer as it was before the first step")
         return None
+    learner.publish()  # An engine of several ranks has no weights before.
     return measure(run, _config(run), learner.agent, "before")
 
 
@@ -80,15 +82,8 @@ def evaluation_due(run: Run, learner: Learner[GRPOConfig]) -> bool:
 def measure_on_the_way(run: Run, learner: Learner[GRPOConfig], on_progress: OnProgress) -> None:
     """Evaluate the current learner on held-out tasks, log the result, and keep the model if it is the best."""
     config = _config(run)
-    with closing(open_arena(config, "eval")) as held_out:
-        report, _ = evaluate(
-            learner.agent,
-            held_out,
-            temperature=config.play.temperature,
-            stage=STAGE,
-            on_progress=on_progress,
-            **_how(config),
-        )
+    temperature = config.play.temperature
+    ((report, _),) = _evaluated(learner.agent, config, temperature, stage=STAGE, on_progress=on_progress)
     # The engine's cache is dropped: a run that resumes from this step has an empty one.
     learner.publish()
     _write_down(run, learner, report)
@@ -142,17 +137,26 @@ def recalled(figures: dict[str, dict[str, object]]) -> Both:
 
 def evaluate_both(agent: Agent, config: GRPOConfig) -> Both:
     """Evaluate an agent on the evaluation split, sampled and greedy."""
-    with closing(open_arena(config, "eval")) as held_out:
-        (sampled, episodes), (greedy, greedy_episodes) = (
-            evaluate(agent, held_out, temperature=temperature, **_how(config))
-            for temperature in (config.play.temperature, 0.0)
-        )
+    (sampled, episodes), (greedy, greedy_episodes) = _evaluated(agent, config, config.play.temperature, 0.0)
     return Both(sampled, greedy, episodes, greedy_episodes)
 
 
-def _how(config: GRPOConfig) -> dict[str, Any]:
-    seats = config.env.train_seats
-    return {"tasks": config.eval_tasks, "limits": limits(config), "seed": config.seed, "seats": seats, "ranks": here()}
+def _evaluated(
+    agent: Agent, config: GRPOConfig, *temperatures: float, **options: Any
+) -> list[tuple[Report, list[Episode]]]:
+    """Evaluate an agent on the evaluation split at each temperature. Each rank plays its share, or the first rank plays
+    all, and all ranks get the same result.
+    """
+
+    def played(ranks: Ranks) -> list[tuple[Report, list[Episode]]]:
+        how = {"tasks": config.eval_tasks, "limits": limits(config), "seed": config.seed, "ranks": ranks, **options}
+        with closing(open_arena(config, "eval")) as held_out:
+            return [
+                evaluate(agent, held_out, temperature=each, seats=config.env.train_seats, **how)
+                for each in temperatures
+            ]
+
+    return here().broadcast(lambda: played(ALONE)) if config.first_rank_plays else played(here())
 
 
 def _config(run: Run) -> GRPOConfig:

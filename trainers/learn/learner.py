@@ -9,13 +9,15 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from palaestra.agents import Agent
 from palaestra.agents.adapters import adapted, adapter_off
-from palaestra.agents.head import assume_head
+from palaestra.agents.head import assume_head, head_of
+from palaestra.agents.outline import is_outline
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -27,7 +29,7 @@ from palaestra.trainers.losses.critic import Critic
 from palaestra.trainers.losses.onednn_linear import fast_linear
 from palaestra.trainers.scale.activation_checkpointing import checkpointed, prepare_checkpointing
 from palaestra.trainers.scale.deepspeed_zero import ZeroMasters, ZeroSteps, is_zero, zero_divided
-from palaestra.trainers.scale.fsdp import divided, trained_weights, whole_number, whole_weights
+from palaestra.trainers.scale.fsdp import divided, through, trained_weights, whole_number, whole_weights
 from palaestra.trainers.scale.master_weights import Masters
 from palaestra.trainers.scale.optimizer_offload import HostMemory
 from palaestra.trainers.scale.optimizers import make_optimizers
@@ -97,6 +99,11 @@ class Learner(Generic[RunConfigT]):
         """Return the tokenizer of the agent's chat."""
         assert self.agent.chat is not None, "an agent with a model has a chat"
         return self.agent.chat.tokenizer
+
+    @property
+    def plays(self) -> bool:
+        """Return whether this rank plays episodes."""
+        return self.ranks.first or not (isinstance(self.config, GRPOConfig) and self.config.first_rank_plays)
 
     @property
     def rate(self) -> float:
@@ -187,6 +194,10 @@ def to_learn(model: Any, ranks: Ranks, config: GRPOConfig | SFTConfig) -> Any:
         learning = zero_divided(model, ranks, config.optimizer, config.scale)
     else:
         learning = divided(model, ranks)
+    if is_outline(model):
+        with torch.no_grad():
+            through(learning, partial(_probe, learning))
+        return learning
     assume_head(learning, model)
     assume_sharing(learning, model)
     if (size := config.scale.sequence_parallel_size) > 1:
@@ -197,3 +208,9 @@ def to_learn(model: Any, ranks: Ranks, config: GRPOConfig | SFTConfig) -> Any:
             )
         share_rows(learning, ranks, config.scale)
     return learning
+
+
+def _probe(learning: Any) -> None:
+    """Look for the head and for shared beginnings while weights are gathered; an outline has none to look at."""
+    head_of(learning)
+    shares_beginnings(learning)

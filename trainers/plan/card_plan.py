@@ -36,8 +36,6 @@ class CardPlan:
     slots: int
     max_staleness: int
     step: StepForecast
-    starts: bool
-    """Whether `train` can start it: several learning cards need as many servers and groups, and cannot play ahead."""
     notes: tuple[str, ...] = ()
     """Settings that `train` would choose for the learner to fit."""
 
@@ -51,8 +49,7 @@ def plan_cards(
 ) -> list[CardPlan]:
     """Return the fastest plan by turns, and for several cards also the fastest that plays one batch ahead.
 
-    Where `train` does not start one of them, also return the fastest that it starts. Raise `UsageError` if no split
-    fits.
+    Raise `UsageError` if no split fits.
     """
     count = config.play.num_prompts * config.play.num_generations
     sequence, plans, refused = sample_episodes(episodes, 4 * count), list[CardPlan](), ""
@@ -70,24 +67,20 @@ def plan_cards(
             slots = min(room, count * (1 + staleness))
             layout = ServingLayout(serving, slots, count, config.play.num_generations, staleness)
             step = StepSimulation(costs, layout, sequence).forecast(steps=4)
-            starts = learning == 1 or (min(serving, config.play.num_prompts) >= learning and not staleness)
-            plans.append(CardPlan(cards, serving, learning, slots, staleness, step, starts, notes))
+            plans.append(CardPlan(cards, serving, learning, slots, staleness, step, notes))
     if not plans:
         raise UsageError(f"no split of {cards} cards fits: {refused}")
-    best: list[CardPlan] = []
-    for staleness in (0, 1):
-        ranked = sorted((p for p in plans if p.max_staleness == staleness), key=lambda plan: plan.step.seconds)
-        fastest = [ranked[:1], [plan for plan in ranked if plan.starts][:1]]
-        best += dict.fromkeys(plan for some in fastest for plan in some)
-    return best
+    ranked = sorted(plans, key=lambda plan: plan.step.seconds)
+    by_turns, ahead = ([plan for plan in ranked if plan.max_staleness == lead] for lead in (0, 1))
+    return by_turns[:1] + ahead[:1]
 
 
 def extrapolated(cards: int, smaller: Sequence[CardPlan], larger: Sequence[CardPlan]) -> list[CardPlan]:
     """Return the larger plans with the step time of `cards` cards: `fixed + divided / cards` through both of a kind."""
-    kinds = {(plan.max_staleness, plan.starts): plan for plan in smaller}
+    kinds = {plan.max_staleness: plan for plan in smaller}
     plans = []
     for large in larger:
-        if (small := kinds.get((large.max_staleness, large.starts))) is None:
+        if (small := kinds.get(large.max_staleness)) is None:
             continue
         divided = max(0.0, small.step.seconds - large.step.seconds) / (1 / small.cards - 1 / large.cards)
         seconds = large.step.seconds - divided / large.cards + divided / cards

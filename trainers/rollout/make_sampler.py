@@ -32,9 +32,9 @@ def make_sampler(config: GRPOConfig, arena: Arena) -> Sampler:
 
 
 def open_sampler(learner: Learner[GRPOConfig], arena: Arena) -> Sampler:
-    """Return the sampler of a run in the state after its last step. With several ranks, return this rank's share."""
+    """Return the sampler of a run in the state after its last step; this rank's share of it if each rank plays one."""
     sampler = make_sampler(learner.config, arena)
-    if learner.ranks.count > 1:
+    if learner.ranks.count > 1 and not learner.config.first_rank_plays:
         sampler = Share(sampler, learner.ranks, seats_of(arena))
     if learner.state:
         sampler.load(learner.state)

@@ -1,7 +1,8 @@
 """Collect batches of scored episodes: play the sampler's starts and score each episode when it ends.
 
 By default each batch is played with the weights of the last step. With `max_staleness` above 0, play continues while
-the weights are updated (`async_rollouts`).
+the weights are updated (`async_rollouts`). Several ranks each play their share of a batch (`rank_sampler`), or the
+first rank plays it alone and broadcasts it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,30 +28,39 @@ from palaestra.trainers.rollout.make_sampler import open_sampler
 from palaestra.trainers.samplers.sampler import Sampler
 from palaestra.trainers.samplers.seats import seats_of
 
+SAMPLED = "num_tokens/sampled"
+"""Metric of the tokens that an engine sampled for a batch. Each rank that plays has one for its own episodes."""
+
 
 class Rollouts:
-    """The source of a learner's batches. Use it in a `with` block.
+    """The source of a learner's batches, which are the same on all ranks. Use it in a `with` block.
 
     Play begins at the sampler state in `learner.state`, and after a `pause` again at the state of that time.
     """
 
-    def __init__(self, learner: Learner[GRPOConfig], arena: Arena) -> None:
+    def __init__(self, learner: Learner[GRPOConfig], arena: Arena | None) -> None:
+        """`arena` is None on a rank that does not play."""
         recipe, play_config = learner.config.recipe, learner.config.play
         require_own_weights(learner.agent, play_config.max_staleness)
         self._learner, self._arena, self._lock = learner, arena, EngineLock()
         self._judge = None if recipe.judge is None else open_judge(recipe.judge)
-        self._shaping: Fixed | Curriculum
+        self._shaping: Fixed | Curriculum | None = None
         self._next: Callable[[], Batch] | None = None
         self._playing = ExitStack()
 
     def next(self) -> Batch:
         """Return the next batch: play until it is complete or, with `max_staleness`, wait for the oldest queued one."""
-        if self._next is None:
-            self._next = self._begin()
-        return self._next()
+        ranks = self._learner.ranks
+        if self._shaping is None:
+            self._shaping = opened(self._learner.config.recipe.shaping, self._learner.state)
+        if self._learner.config.first_rank_plays:
+            return ranks.broadcast(lambda: _recorded(self._played()) if ranks.count > 1 else self._played())
+        batch = self._played()
+        return replace(batch, figures={**batch.figures, **ranks.summed({SAMPLED: batch.figures[SAMPLED]})})
 
     def learned_from(self, batch: Batch) -> Mapping[str, Any]:
         """Return the state of sampler and reward after a trained batch: a resumed run continues from it."""
+        assert self._shaping is not None, "the batch came from `next`"
         return self._shaping.after(batch)
 
     def publish(self) -> None:
@@ -78,9 +88,15 @@ class Rollouts:
     ) -> None:
         self.close()
 
+    def _played(self) -> Batch:
+        """Return the next batch that this rank plays."""
+        if self._next is None:
+            self._next = self._begin()
+        return self._next()
+
     def _begin(self) -> Callable[[], Batch]:
         learner, arena, play_config = self._learner, self._arena, self._learner.config.play
-        self._shaping = opened(learner.config.recipe.shaping, learner.state)
+        assert arena is not None and self._shaping is not None, "this rank plays"
         scored = open_scoring(self._shaping, self._judge, ordered=arena.ordered)
         self._playing.callback(scored.close)
         play_arguments = in_every_seat(learner.agent, seats_of(arena)), arena, open_sampler(learner, arena), scored
@@ -93,8 +109,21 @@ class Rollouts:
         return ahead.next
 
     def _stop(self) -> None:
-        self._next = None
+        self._next = self._shaping = None
         self._playing.close()
+
+
+def _recorded(batch: Batch) -> Batch:
+    """Return a batch without the branch points of its episodes, which hold live environments. No learner reads them."""
+    rollouts = (
+        replace(scored, episode=replace(scored.episode, start=_unbranched(scored.episode.start), branch_points={}))
+        for scored in batch.rollouts
+    )
+    return replace(batch, rollouts=tuple(rollouts))
+
+
+def _unbranched(start: Start) -> Start:
+    return start if start.branch is None else replace(start, branch=replace(start.branch, point=None))
 
 
 def play_batch(
@@ -129,4 +158,4 @@ def play_batch(
     for engine in trained_engines(agent):
         if engine.shares_memory:  # The learner needs it. `publish` reclaims it.
             engine.release()
-    return replace(batch, figures={**batch.figures, "num_tokens/sampled": agent.engine.sampled - sampled_before})
+    return replace(batch, figures={**batch.figures, SAMPLED: agent.engine.sampled - sampled_before})

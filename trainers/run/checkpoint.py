@@ -185,7 +185,7 @@ def restore(
     tensors = _read(checkpoint, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))
     on_gpu = tensors.pop("random/cuda", None)
-    device = next(local.model.parameters()).device
+    device = next(model.parameters()).device
     if on_gpu is not None and device.type == "cuda":
         torch.cuda.set_rng_state(on_gpu, device)
     if learner.critic is not None:

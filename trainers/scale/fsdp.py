@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra.agents.adapters import adapter_weights, effective_weights
+from palaestra.agents.outline import device_of, read_rows
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.scale.ranks import Ranks
 
@@ -29,7 +30,8 @@ ROOT = "palaestra_root"
 
 
 def divided(whole: Any, ranks: Ranks) -> Any:
-    """Return a copy of a model that is sharded over the ranks: only shards are copied. Names and compute dtype stay.
+    """Return a copy of a model that is sharded over the ranks: only shards are copied, of an outline from its files.
+    Names and compute dtype stay.
 
     Frozen weights, as an adapter's base has, stay in the compute dtype: they need no master weights.
     """
@@ -37,9 +39,9 @@ def divided(whole: Any, ranks: Ranks) -> Any:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     weights = dict(whole.named_parameters())
-    weight = next(iter(weights.values()))
-    mesh = init_device_mesh(weight.device.type, (ranks.count,))
-    policy = MixedPrecisionPolicy(weight.dtype, torch.float32, cast_forward_inputs=False)
+    dtype, device = next(iter(weights.values())).dtype, device_of(whole)
+    mesh = init_device_mesh(device.type, (ranks.count,))
+    policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     # A copy whose weights have no storage until they are sharded.
     model = copy.deepcopy(whole, {id(each): _without_storage(each) for each in weights.values()})
     for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
@@ -49,10 +51,11 @@ def divided(whole: Any, ranks: Ranks) -> Any:
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    root._apply(lambda each: torch.empty_like(each, device=weight.device) if each.is_meta else each)
+    root._apply(lambda each: torch.empty_like(each, device=device) if each.is_meta else each)
     for name, shard in model.named_parameters():
         with torch.no_grad():
-            own_part(shard).copy_(part_like(weights[name], shard))
+            # In the compute dtype first, as a model that is read whole has it.
+            own_part(shard).copy_(read_rows(whole, name, begin_of(shard), own_part(shard).shape[0]).to(dtype))
     model.__dict__[ROOT] = root
     return model
 

@@ -10,7 +10,7 @@ hangs, after `rank_timeout`. Left out: the weights (`fsdp`), and a job that cont
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,13 @@ class RankLost(PalaestraError):
 
 
 @dataclass(frozen=True, slots=True)
+class _Failure:
+    """The error that rank 0 raised in place of a value."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """The ranks of a job. With one rank no method waits."""
 
@@ -42,15 +49,33 @@ class Ranks:
         return self.rank == 0
 
     def broadcast(self, compute: Callable[[], Thing]) -> Thing:
-        """Compute a value on rank 0 and broadcast it to all ranks."""
+        """Compute a value on rank 0 and broadcast it to all ranks. If that raises an error, the other ranks raise
+        `RankLost` with its text.
+        """
         if self.count == 1:
             return compute()
+        if not self.first:
+            value = self._sent(None)
+            if isinstance(value, _Failure):
+                raise RankLost(f"rank 0 of this job has stopped: {value.text}")
+            return value  # type: ignore[no-any-return]
+        try:
+            value = compute()
+        except Exception as error:
+            with suppress(RankLost):
+                self._sent(_Failure(f"{type(error).__name__}: {error}"))
+            raise
+        self._sent(value)
+        return value
+
+    def _sent(self, value: Any) -> Any:
+        """Return the value of rank 0. It is pickled, as by torch's own checkpoints: ranks trust each other."""
         from torch import distributed
 
-        values: list[Any] = [compute() if self.first else None]
+        values = [value]
         with _together():
             distributed.broadcast_object_list(values, 0, group=self.group)
-        return values[0]  # type: ignore[no-any-return]
+        return values[0]
 
     def gathered(self, value: Thing) -> list[Thing]:
         """Return the value of each rank, in rank order."""

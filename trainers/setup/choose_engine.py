@@ -38,7 +38,7 @@ def chosen_engine(config: GRPOConfig, ranks: int) -> tuple[GRPOConfig, str]:
     engine, on_gpu = config.engine, find_device(config.device).type == "cuda"
     if engine.kind != "auto":
         return config, ""
-    if not on_gpu or config.model == "tiny" or ranks > 1:
+    if not on_gpu or config.model == "tiny" or (ranks > 1 and not engine.gpus):
         return replace(config, engine=replace(engine, kind="torch", gpus=())), ""
     try:
         python_of(engine.python, default_folder(kind_here()))

@@ -53,7 +53,8 @@ def open_learner(run: Run, model: LocalModel | None = None, on_progress: OnProgr
             keep_start(run, local)
         if ranks.count > 1 and ranks.first:
             ranks.meet()
-            local = open_model(str(start) if config.cold_started else config.model, config)
+            if config.cold_started or model is not None:
+                local = open_model(str(start) if config.cold_started else config.model, config)
         learner = new_learner(local, config)
     run.rewind(learner.step)
     return learner

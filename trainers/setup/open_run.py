@@ -1,10 +1,7 @@
 """Open what a run's config names: its environment, model, engine and limits."""
 
-from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,10 +11,8 @@ from palaestra.agents import TokenLimits
 from palaestra.agents.adapters import adapted, add_adapter
 from palaestra.agents.dialect import prepared
 from palaestra.agents.engines.packed_layers import has_bfloat16, is_x86
-from palaestra.agents.engines.process import ProcessEngine
-from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
-from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_weights, find_device, load, serve
+from palaestra.agents.local_model import Dtype, LocalModel, cast_weights, find_device, load, serve
 from palaestra.agents.policies.table import trained_engines
 from palaestra.episode import Start
 from palaestra.errors import ConfigError, UsageError
@@ -34,10 +29,11 @@ from palaestra.trainers.samplers.seats import check_seats
 from palaestra.trainers.samplers.task_of_group import counts_in, held_out
 from palaestra.trainers.samplers.tree import Tree
 from palaestra.trainers.scale.fit_memory import fit
-from palaestra.trainers.scale.ranks import Ranks, here
+from palaestra.trainers.scale.ranks import here
 from palaestra.trainers.setup.check_sharding import check_sharding
-from palaestra.trainers.setup.choose_engine import chosen_engine, vllm_engine
+from palaestra.trainers.setup.choose_engine import chosen_engine
 from palaestra.trainers.setup.demonstration_split import Division
+from palaestra.trainers.setup.rank_engines import engine_maker
 
 ConfigT = TypeVar("ConfigT", GRPOConfig, SFTConfig)
 
@@ -55,7 +51,11 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
     """Load a model from a folder or the hub for a run: in the run's dtype, with its adapter and its engine.
 
     Its prompts show the tools of the run's environment. Raise an error if the config's servers do not serve this model.
+    With several ranks the weights stay in their files, unless this process needs all of them.
     """
+    imitates = config.cold_started and name == config.model
+    by_layer = config.scale.sharding == "fsdp" and config.scale.sequence_parallel_size == 1
+    copies_weights = config.recipe.kl.beta > 0 or config.scale.lora_r or config.engine.kind not in ("process", "vllm")
     local = load(
         name,
         slots=config.play.slots,
@@ -63,12 +63,13 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
         device=config.device,
         dtype=compute_type(config),
         engine=engine_maker(config),
+        outline=here().count > 1 and by_layer and not (imitates or copies_weights),
         **prompt_changes(config, name),
     )
     prepared(config.env.env_id, config.env.options, local.tokenizer, trained_format(config.model))
     if isinstance(local.agent.engine, VllmEngine):
         local.agent.engine.check(local.tokenizer, config.longest_row)
-    if config.cold_started and name == config.model:  # All weights imitate. Then the adapter is added.
+    if imitates:  # With all its weights. Then the adapter is added.
         return local
     return with_adapter(local, config)
 
@@ -76,42 +77,6 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
 def prompt_changes(config: RunConfig, name: str) -> dict[str, Any]:
     """Return the prompt changes to load a model with: those of the config, unless the model was saved with them."""
     return {"chat_template": config.chat_template, "system": config.system} if name == config.model else {}
-
-
-def engine_maker(config: RunConfig) -> EngineMaker:
-    """Return the constructor of the engine that a config names; for imitation, of the built-in engine."""
-    if isinstance(config, SFTConfig):
-        return TorchEngine
-    engine = config.engine
-    built_in: dict[str, Any] = {"cache_tokens": config.play.cache_tokens, "precision": engine.sampling_precision}
-    if engine.kind in ("auto", "torch"):
-        return partial(TorchEngine if here().count == 1 else WholeEngine, **built_in)
-    if engine.kind == "process":
-        return partial(ProcessEngine, **built_in, deadline=engine.restart_seconds)
-    rank_config = replace(config, engine=replace(engine, urls=servers(engine.urls, here())))
-    return partial(vllm_engine, rank_config)
-
-
-def servers(urls: Sequence[str], ranks: Ranks) -> tuple[str, ...]:
-    """Return the addresses of the servers that this rank uses. Each server belongs to one rank."""
-    return tuple(urls[ranks.rank :: ranks.count])
-
-
-class WholeEngine(TorchEngine):
-    """The built-in engine with its own copy of all weights, for a rank whose learner holds only a part of them."""
-
-    @property
-    def shares_weights(self) -> bool:
-        """Return False: the engine gets the learner's weights by `update_weights`."""
-        return False
-
-    takes_adapters = True
-    """Of a model with an adapter only the adapter is sent: the engine has the same base, which never changes."""
-
-    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Copy these weights into the model. Weights that are not trained need not be among them."""
-        frozen = [(name, weight) for name, weight in self.model.named_parameters() if not weight.requires_grad]
-        super().update_weights(chain(tensors, frozen), version)
 
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
@@ -185,22 +150,26 @@ def compute_type(config: RunConfig) -> Dtype:
 
 def check_ranks(config: GRPOConfig, count: int) -> None:
     """Raise `ConfigError` for settings that do not support this number of ranks."""
-    unsupported = {
-        "play.max_staleness": config.play.max_staleness > 0,
-        "optimizer.algorithm muon": config.optimizer.algorithm == "muon",
-    }
-    if count > 1 and any(unsupported.values()):
-        names = ", ".join(name for name, is_used in unsupported.items() if is_used)
+    if count == 1:
+        return
+    if config.optimizer.algorithm == "muon":
         raise ConfigError(
-            f"{names} does not support several ranks (torchrun started {count}). Remove it, or train in one process"
+            f"optimizer.algorithm muon does not support several ranks (torchrun started {count}). Remove it, or train "
+            "in one process"
         )
     check_sharding(config, count)
-    if count > 1 and config.engine.kind == "vllm" and count > len(config.engine.urls):
+    if config.play.max_staleness and config.engine.kind == "torch":
         raise ConfigError(
-            f"engine.urls names {len(config.engine.urls)} servers and there are {count} ranks, each of which asks "
-            "servers of its own; start more servers, or fewer ranks"
+            f"max_staleness is {config.play.max_staleness} and the engine of {count} ranks computes in their own "
+            "processes: choose one that samples elsewhere (--engine.kind vllm, or process on CPUs), or max_staleness 0"
         )
-    if count > config.play.num_prompts:
+    servers_elsewhere = config.engine.urls or config.engine.gpus or find_device(config.device).type == "cpu"
+    if config.engine.kind == "vllm" and not servers_elsewhere:
+        raise ConfigError(
+            f"engine.urls and engine.gpus are empty, and a server of {count} ranks does not share the GPU of one of "
+            "them: name GPUs that no rank uses (--engine.gpus), or servers (--engine.urls)"
+        )
+    if not config.first_rank_plays and count > config.play.num_prompts:
         raise ConfigError(
             f"num_prompts is {config.play.num_prompts} and there are {count} ranks, each of which plays whole groups; "
             "raise num_prompts, or start fewer ranks"

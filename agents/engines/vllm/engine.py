@@ -27,6 +27,7 @@ from palaestra.agents.engines.vllm.fleet import Fleet, PendingRequest
 from palaestra.agents.engines.vllm.own_servers import OwnServers
 from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
 from palaestra.agents.engines.vllm.weights import WeightFiles, from_files
+from palaestra.agents.engines.weight_files import expected
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.endpoint.config import Secret
 from palaestra.errors import Broken, UsageError
@@ -133,12 +134,8 @@ class VllmEngine(BackgroundEngine):
         """Send these weights to every server. Running turns continue with them after their rows are computed again."""
         if not self._longest:
             self._require_servers()
-        pairs = dict(tensors)
-        for name in pairs.keys() ^ self._weight_names:
-            what = "which the engine's model does not have" if name in pairs else "which is missing"
-            raise UsageError(f"update_weights must bring every parameter of the model and no other: {name!r}, {what}")
         number = next(self._updates)
-        give, keeps = self._give_function(list(pairs.items()), number)
+        give, keeps = self._give_function(expected(tensors, self._weight_names), number)
         self._wait(self._fleet.update(f"{self._name}-{number}", version, give, keeps))
         self.version, self._has_weights = version, True
         self.model = None
@@ -187,7 +184,7 @@ class VllmEngine(BackgroundEngine):
         self.own_servers = None
 
     def _give_function(
-        self, pairs: list[tuple[str, Any]], number: int
+        self, pairs: Iterable[tuple[str, Any]], number: int
     ) -> tuple[Callable[[Replica], Awaitable[None]], bool]:
         """Return a function that sends these weights to a server, and whether it can be called again later."""
         if self._transfer_kind == "files":

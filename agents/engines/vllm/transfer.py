@@ -3,14 +3,16 @@
 The trainer runs vLLM's code too, so its environment must have vLLM installed: palaestra[vllm]. A server must be started
 for the same kind of transfer (`palaestra serve vllm --transfer nccl`). IPC works only if server and trainer use the
 same GPU. A restarted server gets no weights before the next update. This module was written from the source of vllm
-0.33 and never ran on a GPU. Left out: several trainer processes, and models that are sharded over them.
+0.33 and never ran on a GPU. Of several ranks the first alone sends.
 """
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
+
+from torch.nn import Parameter
 
 from palaestra.agents.engines.vllm.replica import CONTROL_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
 from palaestra.errors import MissingExtra
@@ -23,12 +25,18 @@ class Transfer:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._pairs: Sequence[tuple[str, Any]] = ()
+        self._pairs: list[tuple[str, Any]] = []
+        self._device: Any = None
         self._ends: dict[str, Any] = {}
 
-    def giving(self, pairs: Sequence[tuple[str, Any]]) -> Callable[[Replica], Awaitable[None]]:
-        """Return a function that sends these weights to a server."""
-        self._pairs = pairs
+    def giving(self, pairs: Iterable[tuple[str, Any]]) -> Callable[[Replica], Awaitable[None]]:
+        """Return a function that sends these weights to a server. Weights that were gathered or merged for it, and are
+        not the trainer's own, wait in host memory: each server takes them one at a time.
+        """
+        self._pairs = []
+        for name, tensor in pairs:
+            self._device = tensor.device
+            self._pairs.append((name, tensor.detach() if isinstance(tensor, Parameter) else tensor.cpu()))
 
         async def give(replica: Replica) -> None:
             try:
@@ -73,7 +81,7 @@ class Transfer:
                 return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in transfer._pairs]
 
             def iter_full(self) -> Iterator[tuple[str, Any]]:
-                return iter([(name, tensor.detach()) for name, tensor in transfer._pairs])
+                return ((name, tensor.to(transfer._device)) for name, tensor in transfer._pairs)
 
         client = HTTPVLLMWeightSyncClient(replica.url, timeout=LOAD_SECONDS)
         if self._kind == "ipc":

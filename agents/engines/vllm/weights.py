@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Replica, RequestRejected
+from palaestra.agents.engines.weight_files import write_each
 
 _HEAD_GAP = 1e-3
 """Largest difference of an output head from its weights; in bfloat16 on a CPU the head is exact too."""
@@ -36,10 +36,7 @@ class WeightFiles:
     def write(self, pairs: Iterable[tuple[str, Any]], number: int, dtype: torch.dtype) -> Path:
         """Write these weights to a new folder and return it. The folder gets its final name when it is complete."""
         half, whole = self._folder / f"{number}.half", self._folder / str(number)
-        half.mkdir()
-        tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in pairs}
-        save_file(tensors, half / "model.safetensors", metadata={"format": "pt"})
-        half.rename(whole)
+        write_each(pairs, half, dtype).rename(whole)
         self._folders.append(whole)
         while len(self._folders) > _KEPT_FOLDERS:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
