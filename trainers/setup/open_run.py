@@ -150,6 +150,7 @@ def compute_type(config: RunConfig) -> Dtype:
 
 def check_ranks(config: GRPOConfig, count: int) -> None:
     """Raise `ConfigError` for settings that do not support this number of ranks."""
+    check_sharding(config, count)
     if count == 1:
         return
     if config.optimizer.algorithm == "muon":
@@ -157,7 +158,6 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
             f"optimizer.algorithm muon does not support several ranks (torchrun started {count}). Remove it, or train "
             "in one process"
         )
-    check_sharding(config, count)
     if config.play.max_staleness and config.engine.kind == "torch":
         raise ConfigError(
             f"max_staleness is {config.play.max_staleness} and the engine of {count} ranks computes in their own "

@@ -1,0 +1,143 @@
+"""Second attempts of a pretrained model in TwoHop: after a rule's critique, and after "Try again."
+
+    python benchmarks/critiques.py runs/demo/start
+
+The model is a start of `palaestra demo two-hop --model smollm2`, which mostly guesses. The critique never names the
+answer. The model is measured as it is, when it has never read a critique, and after it has imitated second attempts
+too: half of these follow a critique, and use the tool; the others follow "Try again." and use it as seldom as first
+attempts do. It prints a line of figures for each measurement.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+import palaestra
+from palaestra.agents import Agent, ScriptedPolicy, TokenLimits, play
+from palaestra.agents.conversation import written_rows
+from palaestra.agents.local_model import LocalModel, load
+from palaestra.episode import Episode, Message
+from palaestra.judging.rule import by_rule
+from palaestra.protocols import Arena
+from palaestra.trainers.batch import Scored
+from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.evaluation.evaluate import compare
+from palaestra.trainers.evaluation.second_attempts import Attempts, attempts, critics
+from palaestra.trainers.learn.imitation import Imitation
+from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.reward.async_scoring import JudgeResult
+from palaestra.trainers.samplers.reagent_u import second_start
+from palaestra.trainers.setup.demonstration_split import demonstrate
+from palaestra.trainers.validation import changed
+
+ENV, FORMAT, NEUTRAL = "palaestra/TwoHop-v0", "tags", "Try again."
+LIMITS = TokenLimits(24, 384)
+TOOL_RATE, DEMONSTRATIONS, TASKS, SEED = 0.3, 96, 64, 20
+
+
+def main() -> None:
+    """Measure the start, let it imitate second attempts, and measure it again."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("start", help="folder of a model that mostly guesses")
+    local = load(parser.parse_args().start, slots=16, seed=SEED, device="cpu")
+    report(local, "the start")
+    imitate(local)
+    report(local, "after imitating second attempts")
+
+
+def report(local: LocalModel, title: str) -> None:
+    """Print the success of first attempts and of both kinds of second ones, and their difference, paired by task."""
+    for greedy in (False, True):
+        began = time.process_time()
+        critiqued, neutral = (_attempts(local.agent, greedy, critique) for critique in (True, False))
+        gain = compare(critiqued.second_episodes, neutral.second_episodes)
+        line = {
+            "model": title,
+            "greedy": greedy,
+            "first": round(critiqued.first.success, 3),
+            "after a critique": round(critiqued.second.success, 3),
+            "after 'Try again.'": round(neutral.second.success, 3),
+            "difference": [round(value, 3) for value in (gain.difference, gain.low, gain.high)],
+            "p": round(gain.p_value, 4),
+            "tool use": [
+                _tool_use(found)
+                for found in (critiqued.first_episodes, critiqued.second_episodes, neutral.second_episodes)
+            ],
+            "cpu_s": round(time.process_time() - began),
+        }
+        print(json.dumps(line), flush=True)
+
+
+def _attempts(agent: Agent, greedy: bool, critique: bool) -> Attempts:
+    """Play first attempts and second ones, after a critique or after a neutral request."""
+
+    async def judge(episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
+        return [JudgeResult({}, {"critique": _critique(episode) if critique else NEUTRAL}) for episode in episodes]
+
+    temperature = 0.0 if greedy else 1.0
+    with (
+        closing(palaestra.arena(ENV, 16, split="eval", ordered=True, format=FORMAT)) as arena,
+        closing(critics(judge)) as scoring,
+    ):
+        return attempts(agent, arena, scoring, tasks=TASKS, temperature=temperature, limits=LIMITS, greedy=greedy)
+
+
+def _critique(episode: Episode) -> str:
+    return by_rule(episode.attempt, episode.reward == 1, has_tools=True).critique
+
+
+def _tool_use(episodes: Sequence[Episode]) -> float:
+    return round(sum(bool(episode.attempt.calls) for episode in episodes) / len(episodes), 3)
+
+
+def imitate(local: LocalModel) -> None:
+    """Train the model on first attempts with second ones, in one row each."""
+    chat, began = local.agent.chat, time.process_time()
+    assert chat is not None, "a model has a chat"
+    with closing(palaestra.arena(ENV, 16, ordered=True, format=FORMAT)) as arena:
+        rows = [row for episode in demonstrated(arena) for row in written_rows(chat, *_seen(episode))]
+    config = changed(SFTConfig(model="smollm2", device="cpu"), {"epochs": 2, "batch_rows": 8, "learning_rate": 5e-5})
+    learner = Learner(local.agent, local.model, config)
+    imitation = Imitation(learner, rows)
+    while learner.step < learner.steps:
+        imitation.step()
+    learner.publish()
+    print(
+        json.dumps({"rows": len(rows), "steps": learner.step, "cpu_s": round(time.process_time() - began)}), flush=True
+    )
+
+
+def _seen(episode: Episode) -> tuple[Sequence[Message], Any]:
+    return episode.start.as_seen(episode.attempt.messages), episode.tools
+
+
+def demonstrated(arena: Arena) -> Sequence[Episode]:
+    """Return second attempts whose prefix is the first one, and a critique in every other episode."""
+    script = palaestra.demonstrator(ENV)
+    firsts = demonstrate(arena, script, DEMONSTRATIONS, TOOL_RATE, SEED, FORMAT)
+    starts = []
+    for number, first in enumerate(firsts):
+        remark = NEUTRAL if number % 2 else _critique(first)
+        scored = Scored(first, remarks={"critique": remark})
+        starts.append(second_start(scored, first.start.seed + len(firsts), LIMITS.max_episode_tokens // 2))
+    return list(play(Agent(ScriptedPolicy(partial(_again, script), SEED, FORMAT)), arena, starts))
+
+
+def _again(script: Callable[..., str], messages: Sequence[Message], rng: np.random.Generator) -> str:
+    """Play a second attempt: with the tool after a critique, by habit after a neutral request."""
+    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    rate = TOOL_RATE if NEUTRAL in str(messages[asked[-1]]["content"]) else 1.0
+    return str(script([messages[asked[0]], *messages[asked[-1] + 1 :]], rng, tool_rate=rate))
+
+
+if __name__ == "__main__":
+    main()
