@@ -21,14 +21,14 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _ModelFiles:
     """The device of an outlined model, and the file of each of its weights."""
 
     device: torch.device
     files: Mapping[str, Path]
 
 
-_sources: WeakKeyDictionary[Any, _Source] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[Any, _ModelFiles] = WeakKeyDictionary()
 
 
 class _WithoutStorage(TorchFunctionMode):
@@ -62,7 +62,7 @@ def outlined(name: str, dtype: torch.dtype, device: torch.device) -> Any:
                 return None
     if model.can_generate():
         model.generation_config = _generation_config(name) or model.generation_config
-    _sources[model] = _Source(device, files)
+    _sources[model] = _ModelFiles(device, files)
     return model.eval()
 
 

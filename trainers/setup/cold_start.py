@@ -43,7 +43,7 @@ from palaestra.trainers.run.progress import OnProgress, Progress, ignore
 from palaestra.trainers.samplers.seats import check_seats, seated, seats_of
 from palaestra.trainers.samplers.task_of_group import counts_in
 from palaestra.trainers.setup.demonstration_split import Division, demonstrate, starts_of
-from palaestra.trainers.setup.imitation_gate import GateMeasure, Score, gate_measure
+from palaestra.trainers.setup.imitation_gate import GateMeasure, GateScore, gate_measure
 from palaestra.trainers.setup.open_run import limits, open_arena
 from palaestra.trainers.validation import changed
 
@@ -124,7 +124,7 @@ def cold_start(
         on_progress(Progress("demonstrations", len(demonstrations), total, note=note))
     rows = [row for rows in rows_of for row in rows]
     attempts = config.max_attempts if model is None else 1
-    best = Score()
+    best = GateScore()
     for attempt, local in enumerate(agents):
         settings = replace(sft or tiny_sft_config(batch_rows=config.imitation_batch_rows), seed=seed)
         steps, score = _imitate(local, rows, arena, limits, config, settings, measure, on_progress)
@@ -136,15 +136,20 @@ def cold_start(
             f"{config.imitation_gate}); attempt {attempt + 1} of {attempts} is given up"
         )
         on_progress(Progress("imitation", steps, config.imitation_steps, note=note))
+    task_count = len({episode.start.key[:2] for episode in demonstrations})
+    raise TrainingHalted(_why_halted(best, measure, config, attempts, task_count))
+
+
+def _why_halted(best: GateScore, measure: GateMeasure, config: ColdStartConfig, attempts: int, task_count: int) -> str:
+    """Return the error message of imitation that did not pass the gate."""
     if best.habit:
-        raise TrainingHalted(
-            f"after {steps} steps of imitation the agent has {best.reached:.2f} {measure.name}{best.habit}, and the "
-            f"limit is {config.max_greedy_tool_share:.0%}: let the demonstrations use the tool less often than in "
+        return (
+            f"at the end of imitation the agent has {best.reached:.2f} {measure.name}{best.habit}, and the limit is "
+            f"{config.max_greedy_tool_share:.0%}: let the demonstrations use the tool less often than in "
             f"{config.tool_rate:.0%} of the episodes (--cold-start.tool-rate), allow more steps "
             "(--cold-start.imitation-steps), or raise the limit (--cold-start.max-greedy-tool-share; 1 is none)"
         )
-    task_count = len({episode.start.key[:2] for episode in demonstrations})
-    raise TrainingHalted(
+    return (
         f"none of {attempts} initial weights reached {config.imitation_gate} {measure.name} in "
         f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
         f"{best.reached:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
@@ -217,10 +222,10 @@ def _imitate(
     sft: SFTConfig,
     measure: GateMeasure,
     on_progress: OnProgress,
-) -> tuple[int, Score]:
+) -> tuple[int, GateScore]:
     """Imitate until the gate is passed, then decay the learning rate. Return the steps taken and the last score."""
     learner = Learner(local.agent, local.model, sft)
-    imitation, score = Imitation(learner, rows), Score()
+    imitation, score = Imitation(learner, rows), GateScore()
     first = min(config.first_gate, config.imitation_steps)
 
     def step(rate: float = 1.0) -> float:
@@ -250,13 +255,13 @@ def _imitate(
 
 def _score(
     local: LocalModel, arena: Arena, limits: TokenLimits, measure: GateMeasure, config: ColdStartConfig
-) -> Score:
+) -> GateScore:
     """Return what the present model reaches; its greedy tool use only where that decides."""
-    reached, most = _reached(local, arena, limits, measure, config.gate_episodes), config.max_greedy_tool_share
-    if reached < config.imitation_gate or most is None:
-        return Score(reached)
+    reached, limit = _reached(local, arena, limits, measure, config.gate_episodes), config.max_greedy_tool_share
+    if reached < config.imitation_gate or limit is None:
+        return GateScore(reached)
     share = measure.tool_share(_played(local, arena, limits, config.gate_episodes, greedy=True))
-    return Score(reached, share, lost_habit=share > most)
+    return GateScore(reached, share, lost_habit=share > limit)
 
 
 def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, measure: GateMeasure, episodes: int) -> float:

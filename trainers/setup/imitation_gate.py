@@ -54,8 +54,8 @@ class GateMeasure:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """What an agent reached at the gate."""
+class GateScore:
+    """The gate's measurements of an agent."""
 
     reached: float = 0.0
     """The gate's measure."""
