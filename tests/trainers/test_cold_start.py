@@ -132,8 +132,10 @@ def test_imitation_continues_until_the_greedy_agent_has_the_habit(two_hop, monke
 def test_where_the_habit_never_comes_the_error_names_the_way_out(two_hop, monkeypatch):
     config = replace(SMALL, max_attempts=1, max_greedy_tool_share=0.1)
     habits([0.6, 0.7], monkeypatch)
-    said = r"after 4 steps .* 0\.90 success .*, but uses its tool in 70% of its greedy episodes, and the limit is 10%: "
-    with pytest.raises(TrainingHalted, match=said + r".*--cold-start\.tool-rate.*--cold-start\.max-greedy-tool-share"):
+    message = r"agent has 0\.90 success .*, but uses its tool in 70% of its greedy episodes, and the limit is 10%: "
+    with pytest.raises(
+        TrainingHalted, match=message + r".*--cold-start\.tool-rate.*--cold-start\.max-greedy-tool-share"
+    ):
         raised(two_hop, [0.9, 0.9], monkeypatch, config)
 
 
