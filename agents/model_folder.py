@@ -35,7 +35,9 @@ def export(model: Any, tokenizer: Any, folder: Path) -> None:
     An adapter is merged into the base model's weights, which keep the base's names.
     """
     whole = {name: weight.detach().cpu() for name, weight in effective_weights(model)} if adapted(model) else None
+    dtype = model.config.dtype
     model.save_pretrained(folder, state_dict=whole)
+    model.config.dtype = dtype  # It was replaced by its name, as the file has it.
     tokenizer.save_pretrained(folder)
     # Weight files are written with access for their owner alone; give them the mode of the files beside them.
     for path in folder.glob("*.safetensors"):
