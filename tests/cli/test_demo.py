@@ -28,4 +28,4 @@ def test_a_pretrained_model_gets_small_tasks_and_short_calls_unless_others_are_n
     config = demo._for_pretrained(laptop_config(env_id, model=model, env_options=named))
     assert dict(config.env.options) == options
     assert (config.cold_start.demonstrations is None) == (model == "tiny")
-    assert config.cold_start.max_greedy_tool_share == (None if model == "tiny" else 0.05)
+    assert config.cold_start.max_greedy_tool_share == (None if model == "tiny" else 0.5)
