@@ -41,7 +41,7 @@ _ABOUT = (
 _DEMONSTRATIONS = 96
 """Number of demonstrations for a pretrained model, which can write already."""
 _GREEDY_TOOL_SHARE = 0.5
-"""Limit on the tool use of a greedy pretrained model before GRPO: a start that mostly uses it leaves little to learn."""
+"""Limit on the tool use of a greedy pretrained model before GRPO; beyond it little is left to learn."""
 _SHORT_CALLS = "format=tags"
 """Call format for a model whose chat template writes none: short, and easy to learn."""
 _SMALL_TASKS = {"palaestra/SearchQA-v0": ("world=plain", "kinds=single")}
