@@ -118,6 +118,7 @@ def test_no_command_imports_a_module_that_a_file_names(command, shared, honest, 
 
 def test_audit_imports_no_module_that_a_run_with_a_tokenizer_names(shared, capsys):
     tiny_tokenizer(["6 * 7?"]).save_pretrained(shared / "run" / "start")
+    (shared / "run" / "start" / "config.json").write_text('{"model_type": "qwen2"}')
     refused(capsys, "add --allow-code evilmod", "audit", "run", "--no-rescore")
     assert not (shared / "imported").exists()
 
