@@ -17,6 +17,7 @@ from commands import refused, run
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
+from palaestra.agents.policies.tiny import tiny_tokenizer
 from palaestra.cli import sft, train
 from palaestra.cli.running import _way_on
 from palaestra.envs.core.backends import Where
@@ -112,6 +113,13 @@ def test_no_command_imports_a_module_that_a_file_names(command, shared, honest, 
         status, out, err = run(capsys, *words)
         assert "Traceback" not in err, err
         assert command in ("sweep", "collect of solutions", "collect", "curate") or status in (0, 1), out + err
+    assert not (shared / "imported").exists()
+
+
+def test_audit_imports_no_module_that_a_run_with_a_tokenizer_names(shared, capsys):
+    tiny_tokenizer(["6 * 7?"]).save_pretrained(shared / "run" / "start")
+    (shared / "run" / "start" / "config.json").write_text('{"model_type": "qwen2"}')
+    refused(capsys, "add --allow-code evilmod", "audit", "run", "--no-rescore")
     assert not (shared / "imported").exists()
 
 

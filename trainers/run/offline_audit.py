@@ -24,6 +24,7 @@ from palaestra.episode import Ending
 from palaestra.errors import UsageError
 from palaestra.reading import RecordReader
 from palaestra.record import Record
+from palaestra.registry import require_loaded
 from palaestra.trainers.audit.advantage_checks import advantage_findings, compared_in_groups
 from palaestra.trainers.audit.audit_findings import CAUSES, AuditFinding, place_of
 from palaestra.trainers.audit.groups import group_findings, member_findings
@@ -271,6 +272,7 @@ def _chat(folder: Path, config: GRPOConfig, ledger: Ledger) -> Chat | None:
     for place in (candidate for candidate in places if (candidate / "tokenizer_config.json").is_file()):
         saved = place != Path(config.model)  # With the changes to its prompts.
         tokenizer = open_tokenizer(str(place), *(() if saved else (config.chat_template, config.system)))
+        require_loaded(config.env.env_id, str(folder / "config.json"))
         prepared(config.env.env_id, config.env.options, tokenizer)
         chat = Chat(tokenizer)
         if (place / "generation_config.json").is_file():
