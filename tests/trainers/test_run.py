@@ -353,6 +353,7 @@ def test_options_that_change_the_last_bits_may_change_and_say_so(tmp_path):
     after_steps(tmp_path).close()
     asked = changed(CONFIG, {"slots": 7, "micro_batch_tokens": 100, "device": "cpu", "gradient_checkpointing": True})
     asked = changed(asked, {"cache_tokens": 9000, "kind": "process", "reduce_each_pass": True})
+    asked = changed(asked, {"sharding": "deepspeed", "sequence_parallel_size": 2})
     with Run.reopened(tmp_path, asked) as run:
         (note,) = run.notes
         assert all(name in note for name in ROUNDING)

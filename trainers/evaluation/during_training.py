@@ -55,7 +55,8 @@ def measure_before(run: Run, learner: Learner[GRPOConfig]) -> Both | None:
     if learner.step and _config(run).eval_tasks:
         run.notes.append("before.json is gone, and the agent is no longer as it was before the first step")
         return None
-    learner.publish()  # An engine of several ranks has no weights before.
+    if _config(run).eval_tasks:
+        learner.publish()  # An engine of several ranks has no weights before.
     return measure(run, _config(run), learner.agent, "before")
 
 
