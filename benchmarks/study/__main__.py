@@ -34,27 +34,27 @@ class Options:
     """Which claims: those of papers 1 and 3, of paper 2, of trees of episodes, or those that the first round left
     open."""
     only: tuple[str, ...] = ()
-    """Comparisons, by name; all where none is named."""
+    """Names of comparisons; empty: all."""
     seeds: int = 30
-    """Seeds of each comparison at most; each asks for five to thirty."""
+    """Largest number of seeds of each comparison; each has five to thirty."""
     minutes: float = 60.0
-    """No run begins later; 0 writes the page alone."""
+    """Minutes after which no run begins; 0 writes the page alone."""
     miniature: Path | None = None
-    """Try every arm for a step from start models that were hardly raised, and keep all of it in this folder."""
+    """Folder for a trial of every arm: one step each, from start models of two steps. None: the study itself."""
     workers: int = 2
-    """Processes, with one thread each."""
+    """Number of processes, with one thread each."""
     starts: Path = HERE.parents[1] / "runs" / "study"
-    """Where start models are kept."""
+    """Folder of the start models."""
     results: Path = field(default=HERE.parent / "results" / "study")
-    """Where each run's figures go, a file a comparison and a line a run."""
+    """Folder of the results: a file a comparison and a line a run."""
     page: Path = HERE.parents[1] / "docs" / "study.md"
-    """The page whose table of claims is written."""
+    """Page with the table of claims."""
     appendix: Path = HERE.parents[1] / "docs" / "study_tables.md"
-    """The page whose tables are written."""
+    """Page with the tables."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Raise what must be raised, run what has not been run, seed by seed, and report."""
+    """Make the start models that are missing, run what has not been run, seed by seed, and report."""
     options = tyro.cli(Options, args=arguments)
     small = options.miniature is not None
     if options.miniature is not None:
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _missing(options: Options, results: Results) -> Iterator[tuple[str, str, int]]:
-    """Comparison, arm and seed of the runs that are not there: comparison by comparison, seed by seed."""
+    """Yield comparison, arm and seed of the runs that are missing: comparison by comparison, seed by seed."""
     for name in options.only or PARTS[options.part]:
         comparison = COMPARISONS[name]
         for number in range(options.seeds):
@@ -94,7 +94,7 @@ def _missing(options: Options, results: Results) -> Iterator[tuple[str, str, int
 
 
 def _kept(results: Results, name: str, arm: str, seed: int, done: "Future[dict[str, Any]]") -> bool:
-    """Write a run down, and say how it ended."""
+    """Write a run to the results, and print how it ended. Return False if it failed."""
     try:
         found = done.result()
     except Exception as error:

@@ -61,26 +61,26 @@ STARTS = {
 
 @dataclass(frozen=True)
 class Arm:
-    """What differs."""
+    """An arm of a comparison: what differs from the other arms."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Of the run's settings."""
+    """Settings of the run, by name."""
     start: str | None = None
     env_id: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     curated: str = ""
     """`counted` plays the pool first and keeps what is mixed; `free` too, and counts no token of it."""
     seeds: int | None = None
-    """The comparison's, where none are given."""
+    """Number of seeds; None: that of the comparison."""
     frozen: bool = False
-    """Nothing is trained."""
+    """Whether the start model is measured without training."""
     critic: Mapping[str, Any] = field(default_factory=dict)
-    """Of `critics.judged`: whose score and critique there are; nobody's, where it is empty."""
+    """Arguments of `critics.judged`; empty: no judge."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One claim."""
+    """A comparison of arms that puts a claim to the test."""
 
     title: str
     claim: str
@@ -90,38 +90,38 @@ class Comparison:
     against: str
     """The arm that the others are compared with."""
     tokens: int
-    """Generated in training, in each run."""
+    """Number of tokens that each run generates in training."""
     settings: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     measured_on: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the held-out environment, where they are not those of training."""
+    """Options of the held-out environment that differ from those of training."""
     tasks: int = 96
     controls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Measured at the end alone: options by name."""
+    """Options of environments that are measured at the end alone, by title."""
     points: int = 5
     samples: int = 2
     """Attempts at each held-out task; where there are more than two, pass@ so many is measured too."""
     seeds: int = FIVE
     first_seed: int = 0
-    """The others follow it."""
+    """First seed; the others follow it."""
     untrained: bool = False
-    """Measured with random weights too, which nothing was imitated with."""
+    """Whether a model with random weights is measured too."""
     critiqued: bool = False
-    """Second attempts are measured at the end, with critiques that tell."""
+    """Whether second attempts, after critiques that name words, are measured at the end."""
 
     def seeds_of(self, arm: str) -> int:
-        """How many runs an arm has."""
+        """Return the number of runs of an arm."""
         return self.arms[arm].seeds or self.seeds
 
 
 def in_miniature(comparison: Comparison) -> Comparison:
-    """A step or two of two tasks, measured once: whether a run runs."""
+    """Return the comparison with a step or two of two tasks, measured once, to see whether it runs."""
     settings = {**comparison.settings, "num_prompts": 2, "num_mini_batches": 2}
     return replace(comparison, tokens=1, points=1, tasks=4, settings=settings)
 
 
 def hardly_raised(start: StartModel) -> StartModel:
-    """For runs in miniature: it has seen a few episodes, and may do anything."""
+    """Return a start model for runs in miniature: it imitates a few episodes for two steps."""
     return StartModel([replace(phase, episodes=64, steps=min(2, phase.steps)) for phase in start.phases])
 
 
@@ -143,19 +143,19 @@ BASE = {
     "precision": "float32",
     "fit": False,
 }
-"""What every run has, unless its comparison or arm says otherwise: token mean, no KL, no bonus for calls."""
+"""Settings of every run, unless its comparison or arm changes them: token mean, no KL, no bonus for calls."""
 OFTEN = {"learning_rate": 5e-4, "num_prompts": 16, "num_iterations": 4}
-"""16 optimizer steps a batch, so that ratios leave 1."""
+"""Settings with 16 optimizer steps a batch, so that ratios leave 1."""
 
 
 def sequence_ratio(low: float, high: float) -> Arm:
-    """SCR's loss with these bounds."""
+    """Return an arm with SCR's loss and these bounds."""
     bounds = {"epsilon": low, "epsilon_high": high, "importance_sampling_level": "sequence"}
     return Arm({**bounds, "aggregation": "sample"})
 
 
 def value_refill(**options: Any) -> Arm:
-    """VSPO's sampler; a learning rate and seeds may be among the options."""
+    """Return an arm with VSPO's sampler; a learning rate and seeds may be among the options."""
     rates = {name: options.pop(name) for name in ("learning_rate",) if name in options}
     seeds = options.pop("seeds", None)
     return Arm({"sampler": {"name": "value", **options}, **rates}, seeds=seeds)

@@ -26,16 +26,16 @@ ATTRIBUTES = ("metal", "color", "shape", "taste", "sound", "smell", "weight", "o
 WORDS = ("alpha", "beta", "gamma", "delta", "omega", "sigma", "kappa", "theta", "zeta")
 FILLER = ("well", "now", "then", "let", "me", "see")
 POOL = 32
-"""Tasks of each kind in a fixed pool."""
+"""Number of tasks of each kind in a fixed pool."""
 
 
 def right_word(attribute: int, count: int) -> int:
-    """Which of `count` words finds the answer."""
+    """Return which of `count` words finds the answer."""
     return (5 * attribute + 3) % count
 
 
 def favourite_word(attribute: int, count: int) -> int:
-    """The wrong word that the demonstrator likes best."""
+    """Return the wrong word that the demonstrator uses most often."""
     return (5 * attribute + 10) % count
 
 
@@ -58,7 +58,7 @@ class Codes(ToolEnv):
         self.kept = [int(one) for one in str(kept).split("+")] if kept != "" else list(range(3 * POOL))
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A name, and what is found with each word."""
+        """Return a task: a name, and what a search finds with each word."""
         name, *found = (NAMES[at] for at in rng.permutation(len(NAMES))[: self.count + 1])
         attribute = self.asked[rng.integers(len(self.asked))]
         facts = {f"{name} {word}": value for word, value in zip(WORDS, found, strict=False)}
@@ -66,7 +66,7 @@ class Codes(ToolEnv):
         return Task(f"Which {ATTRIBUTES[attribute]} has {name} ?", answer, data={"facts": facts, "kind": attribute})
 
     def task_set(self, split: str) -> Sequence[Task]:
-        """Drawn anew, or the pool."""
+        """Return tasks that are drawn anew, or those of the pool."""
         drawn = super().task_set(split)
         if self.pool < 0 or split != "train":
             return drawn
@@ -90,22 +90,22 @@ class Codes(ToolEnv):
         return found
 
     def reward(self, attempt: Attempt) -> float:
-        """The name, bare or after "Answer:"."""
+        """Return 1 for the right name, bare or after "Answer:"."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
 
 
 def called(attempt: Attempt) -> float:
-    """Share of calls that parse; a call is required."""
+    """Return the share of calls that parse; 0 without a call."""
     return parsed_calls(attempt, required=True)
 
 
 def served(attempt: Attempt) -> float:
-    """Share of valid calls; a call is required."""
+    """Return the share of valid calls; 0 without a call."""
     return valid_calls(attempt, required=True)
 
 
 def correct(attempt: Attempt) -> float:
-    """Of either world."""
+    """Return 1 for the right answer, in Codes and in Trail."""
     return float(final_answer(attempt.answer) == attempt.task.answer)
 
 
@@ -124,7 +124,7 @@ class StagedCodes(Codes):
 
 
 def broken(call: ParsedCall, rng: np.random.Generator) -> str:
-    """A call that cannot be served, in one of three ways."""
+    """Return a call that cannot be served, in one of three ways."""
     way = rng.integers(3)
     if way == 0:
         return hermes.render([call]).replace(', "arguments"', ' "arguments"')

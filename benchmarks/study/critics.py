@@ -26,7 +26,7 @@ from palaestra.trainers.reward.reward_model import TERM, ReasoningJudge, Reasoni
 from palaestra.trainers.samplers.reagent_u import Refined, second_start
 
 COUNT = 8
-"""Attributes and code words."""
+"""Number of attributes, and of code words."""
 PREFIX_TOKENS = 256
 RIGHT, WRONG = "It was right: do the same again.", "It was wrong: take another word."
 _NAMED = re.compile(rf"take ({'|'.join(codes.WORDS)}) or ({'|'.join(codes.WORDS)})\.")
@@ -34,7 +34,7 @@ _TAKEN = re.compile(rf" ({'|'.join(codes.WORDS)})\"")
 
 
 def critique(episode: Episode, tells: bool) -> str:
-    """Of an attempt at Codes; never the name that is asked for."""
+    """Return a critique of an attempt at Codes, which never has the name that is asked for."""
     if episode.reward:
         return RIGHT
     if not tells:
@@ -48,24 +48,24 @@ def critique(episode: Episode, tells: bool) -> str:
 
 
 def score(episode: Episode) -> float:
-    """Of the way, not of the outcome."""
+    """Return a score of the calls and of the answer's source, not of the outcome."""
     found = [call.text for call in episode.attempt.calls if call.status is Status.OK]
     return 0.5 * bool(found) + 0.5 * (final_answer(episode.attempt.answer) in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Critic(ReasoningReward):
-    """A rule in place of a served model."""
+    """Settings of a judge that is a rule, not a served model."""
 
     tells: bool = True
 
     def opened(self) -> "ReasoningJudge":
-        """The rule."""
+        """Return the judge."""
         return _Rule(self)
 
 
 class _Rule(ReasoningJudge):
-    """Says at once what it thinks."""
+    """A judge that answers at once, by rule."""
 
     settings: Critic
 
@@ -73,20 +73,20 @@ class _Rule(ReasoningJudge):
         self.settings = settings  # Nobody is to be reached, and nobody to be hung up on.
 
     def check(self) -> None:
-        """It is there."""
+        """Do nothing: a rule is always available."""
 
     def close(self) -> None:
-        """It stays."""
+        """Do nothing: a rule holds no connection."""
 
     async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
-        """As a served judge's."""
+        """Return scores and critiques in the form of a served judge."""
         weight, tells = self.settings.score_weight, self.settings.tells
         found = [(episode, score(episode)) for episode in episodes]
         return [JudgeResult({TERM: weight * one}, {"score": one, "critique": critique(at, tells)}) for at, one in found]
 
 
 def judged(recipe: Recipe, *, second: bool, tells: bool) -> Recipe:
-    """The recipe with a critic, whose score counts 0.3, and with second attempts where they are asked for."""
+    """Return the recipe with a critic, whose score counts 0.3, and if `second` with second attempts."""
     sampler = Refined(PREFIX_TOKENS) if second else recipe.sampler
     return replace(recipe, judge=Critic(tells=tells), sampler=sampler)
 
@@ -112,7 +112,7 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
 
 
 def both_attempts(arena: Arena, firsts: Sequence[Episode]) -> list[Sequence[Message]]:
-    """Each first attempt with a second one that has read its critique; every other critique tells."""
+    """Return first attempts, each with a second one after its critique; every other critique names two words."""
     starts = []
     for number, first in enumerate(firsts):
         scored = Scored(first, remarks={"critique": critique(first, tells=number % 2 == 0)})

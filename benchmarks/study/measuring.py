@@ -1,4 +1,4 @@
-"""What is measured of an agent on held-out tasks, and of a run's steps. Left out: what an arm is (`arms`)."""
+"""Measurements of an agent on held-out tasks, and of a run's steps. Left out: settings of the arms (`arms`)."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -27,7 +27,7 @@ def measure(
     tasks: int = TASKS,
     samples: int = SAMPLES,
 ) -> dict[str, float]:
-    """On the same held-out tasks for every arm."""
+    """Return the figures of an agent on held-out tasks, which are the same for every arm."""
     arena = palaestra.arena(env_id, 96, split="eval", ordered=True, **options)
     report, episodes = evaluate(agent, arena, tasks=tasks, samples=samples, limits=limits)
     arena.close()
@@ -48,7 +48,7 @@ def measure(
 def measure_untrained(
     local: LocalModel, seed: int, env_id: str, options: Mapping[str, Any], limits: TokenLimits
 ) -> dict[str, float]:
-    """The same of a model of that kind that has learned nothing."""
+    """Return the same figures of such a model with random weights."""
     fresh = serve(tiny_model(len(local.tokenizer), seed=seed), local.tokenizer, slots=TASKS, seed=seed)
     return measure(fresh.agent, env_id, options, limits)
 
@@ -56,7 +56,7 @@ def measure_untrained(
 def measure_second(
     agent: Agent, env_id: str, options: Mapping[str, Any], limits: TokenLimits, tasks: int
 ) -> dict[str, float]:
-    """Second attempts that have read a critique that tells, and the first ones they follow."""
+    """Return the success of second attempts, after critiques that name words, and of the first ones."""
     arena = palaestra.arena(env_id, 96, split="eval", ordered=True, **options)
     with closing(arena), closing(Critic().opened()) as judge, closing(critics(judge, ordered=True)) as scoring:
         found = attempts(agent, arena, scoring, tasks=tasks, samples=SAMPLES, limits=limits)
@@ -64,7 +64,7 @@ def measure_second(
 
 
 def repeated(episodes: Sequence[Episode]) -> tuple[int, int]:
-    """Of calls that were told "busy": how many were made again at once, and how many there were."""
+    """Return how many calls of a busy tool were repeated at once, and how many there were."""
     again = busy = 0
     for episode in episodes:
         calls = episode.attempt.calls
@@ -90,16 +90,16 @@ PER_STEP = {
 
 
 class Steps:
-    """Figures of a run's steps, and what they come to."""
+    """The figures of a run's steps, and their means."""
 
     def __init__(self, zone: int | None = None) -> None:
-        """`zone` is the length from which a response is penalised."""
+        """Begin without steps; `zone` is the length from which a response is penalised."""
         self.zone = zone
         self.tokens = self.optimizer_steps = self.useful = 0.0
         self.figures: list[dict[str, float]] = []
 
     def add(self, progress: Progress, longer: Any) -> None:
-        """A step of training; `longer` gives the length that the penalty counts."""
+        """Add a step of training; `longer` returns the length that the penalty counts."""
         metrics = progress.metrics
         self.tokens += metrics["num_tokens/sampled"]
         self.optimizer_steps += metrics.get("optimizer_steps", 0.0)
@@ -111,7 +111,7 @@ class Steps:
         self.figures.append(line)
 
     def summary(self) -> dict[str, Any]:
-        """Means of all steps, of the first five and of the last five."""
+        """Return the means of all steps, of the first five and of the last five."""
         names = sorted({name for line in self.figures for name in line})
         parts = {"all": self.figures, "first": self.figures[:5], "last": self.figures[-5:]}
         return {

@@ -1,4 +1,4 @@
-"""One run: an arm with one seed, from its start model to its last token. Left out: tables (`report`)."""
+"""A run: an arm with one seed, from its start model to its last token. Left out: tables (`report`)."""
 
 import time
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ from palaestra.trainers.losses.policy import Clip, PolicyLoss
 from palaestra.trainers.setup.open_run import limits, open_arena, open_model
 
 LONG = 37
-"""Tokens of a response from which the overlong penalty of its comparison counts."""
+"""Number of tokens from which the overlong penalty of its comparison counts."""
 FREE = 0.9
-"""A token that had less than this probability when it was sampled was free."""
+"""Probability when it was sampled below which a token counts as free."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Watched(Clip):
     counts: dict[str, int] = field(default_factory=lambda: {"free": 0, "clipped": 0})
 
     def __call__(self, logprobs_S: Any, old_S: Any, advantages_S: Any, row_S: Any) -> PolicyLoss:
-        """As `Clip`."""
+        """Return the loss of `Clip`."""
         free_S = (old_S < torch.tensor(FREE).log()) & (advantages_S > 0)
         above_S = (logprobs_S.detach() - old_S).exp() > 1 + self.epsilon_high
         self.counts["free"] += int(free_S.sum())
@@ -48,7 +48,7 @@ class Watched(Clip):
 
 
 def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
-    """What a run is, as plain data: a result whose settings are others is of another run."""
+    """Return the settings of a run as plain data: a result with other settings belongs to another run."""
     options = {**comparison.options, **arm.options}
     held_out = {**options, **comparison.measured_on}
     if comparison.start == "codes-pool":
@@ -73,7 +73,7 @@ def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
 
 
 def run(name: str, arm_name: str, seed: int, root: Path, small: bool = False) -> dict[str, Any]:
-    """Train an arm, measure it on its way, and tell; in miniature, if `small`."""
+    """Train an arm, measure it on its way, and return the figures; in miniature, if `small`."""
     torch.set_num_threads(1)
     began = time.process_time()
     comparison = in_miniature(COMPARISONS[name]) if small else COMPARISONS[name]
@@ -128,7 +128,7 @@ def _config(asked: Mapping[str, Any], seed: int) -> GRPOConfig:
 
 
 def curated(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
-    """Tasks of the pool that the agent solves in some of 8 attempts and not in all, and the tokens that it took."""
+    """Return the tasks of the pool that the agent solves in some of 8 attempts but not in all, and the tokens used."""
     before = agent.engine.sampled
     with closing(open_arena(config)) as arena:
         _, episodes = evaluate(agent, arena, tasks=arena.task_count, samples=8, limits=limits(config))
@@ -136,7 +136,7 @@ def curated(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
 
 
 def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: float) -> tuple[Steps, list[Any], str]:
-    """The run itself; what it measures at equal distances of generated tokens, the start first."""
+    """Train; return the steps, the measurements at equal distances of generated tokens, and a note on an early end."""
 
     samples = asked.get("samples", SAMPLES)
 

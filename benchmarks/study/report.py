@@ -140,7 +140,7 @@ SHOWN = {
 
 
 def interval(values: Sequence[float]) -> str:
-    """A mean, and how far its interval reaches."""
+    """Return a mean with half of the width of its interval."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return f"{mean:+.3f}"
@@ -148,7 +148,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def verdict(values: Sequence[float]) -> str:
-    """What the interval of a difference says."""
+    """Return in words what the interval of a difference shows."""
     if len(values) < 5:
         return "too few seeds"
     if abs(np.mean(values)) <= reach(values):
@@ -177,7 +177,7 @@ def _between(page: Path, begin: str, written: str) -> None:
 
 
 def _section(name: str, comparison: Comparison, results: Results) -> str:
-    """Success and its differences, then the mechanism's figures."""
+    """Return the table of a comparison: success and its differences, then the mechanism's figures."""
     runs = {arm: results.of(name, arm) for arm in comparison.arms}
     base = runs[comparison.against]
     seconds = sum(line["cpu_seconds"] for lines in runs.values() for line in lines.values())

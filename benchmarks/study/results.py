@@ -11,14 +11,14 @@ from parts import COMPARISONS, STARTS
 
 
 def digest(name: str, arm: str, seed: int) -> str:
-    """Of all that a run is told: its settings, and how its start model is raised."""
+    """Return a digest of a run's settings and of how its start model is made."""
     asked = settings(COMPARISONS[name], COMPARISONS[name].arms[arm], seed)
     text = json.dumps([asked, repr(STARTS[asked["start"]]), COMPARISONS[name].controls], sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class Results:
-    """The lines of all files in a folder."""
+    """The runs of all files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._lines = folder, dict[tuple[str, str, int], dict[str, Any]]()
@@ -28,11 +28,11 @@ class Results:
                 self._take(name, json.loads(text))
 
     def has(self, name: str, arm: str, seed: int) -> bool:
-        """Whether that run is there."""
+        """Return whether the run is there."""
         return (name, arm, seed) in self._lines
 
     def add(self, name: str, found: Mapping[str, Any]) -> None:
-        """Keep a run, at once: the study may be stopped at any time."""
+        """Write a run to disk at once: the study may be stopped at any time."""
         line = {**found, "digest": digest(name, found["arm"], found["seed"])}
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
@@ -40,7 +40,7 @@ class Results:
         self._take(name, line)
 
     def of(self, name: str, arm: str) -> dict[int, dict[str, Any]]:
-        """The runs of an arm, by seed."""
+        """Return the runs of an arm, by seed."""
         return {seed: line for (one, other, seed), line in sorted(self._lines.items()) if (one, other) == (name, arm)}
 
     def _take(self, name: str, line: dict[str, Any]) -> None:

@@ -36,47 +36,47 @@ MOST_TRIES = 4
 
 @dataclass(frozen=True)
 class Phase:
-    """Demonstrations in one environment, and so many steps of imitation."""
+    """Demonstrations in one environment, and the steps of imitation."""
 
     env_id: str
     options: Mapping[str, Any] = field(default_factory=dict)
     habits: Mapping[str, Any] = field(default_factory=dict)
-    """Of the demonstrator."""
+    """Options of the demonstrator."""
     tool_rate: float = 1.0
     episodes: int = 5000
     steps: int = 350
-    """0 adds its words to the tokenizer alone."""
+    """Number of steps; 0 only adds the words to the tokenizer."""
     decay: int = 150
-    """Last steps, in which the rate falls to 0."""
+    """Number of last steps, in which the learning rate falls to 0."""
     rates: tuple[float, float] = (4e-3, 0.03)
-    """AdamW's and Muon's."""
+    """Learning rates of AdamW and of Muon."""
 
 
 @dataclass(frozen=True)
 class CritiquedPhase(Phase):
-    """Of Codes: each demonstration is followed by a critique and a second attempt. Both are imitated."""
+    """Demonstrations in Codes, each followed by a critique and a second attempt. Both attempts are imitated."""
 
 
 @dataclass(frozen=True)
 class StartModel:
-    """How one is raised."""
+    """The phases of imitation that make a start model."""
 
     phases: Sequence[Phase]
     served: tuple[float, float] | None = None
     """Bounds of the share of first calls that are served, after the last phase."""
     anew: ClassVar[bool] = True
-    """Whether a further try forgets the one before."""
+    """Whether a further try begins from the weights before the last phase."""
 
 
 @dataclass(frozen=True)
 class PatientStart(StartModel):
-    """A further try of the last phase goes on from the one before, so that the share comes down to what is shown."""
+    """A start model whose further tries continue from the one before, until the share is that of the demonstrations."""
 
     anew: ClassVar[bool] = False
 
 
 def opened(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
-    """The folder of a start model; it is raised where there is none, while others that want it wait."""
+    """Return the folder of a start model. If there is none, train it, while other processes that need it wait."""
     folder = root / f"{name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as lock:
@@ -117,7 +117,7 @@ def _raised(recipe: StartModel, seed: int, folder: Path) -> dict[str, float]:
 
 
 def _shown(phase: Phase, seed: int) -> list[Sequence[Message]]:
-    """Demonstrations, as the demonstrator plays them: guesses too, and what becomes of calls that cannot be read."""
+    """Return the demonstrator's dialogues: with guesses, and with the results of calls that cannot be read."""
     arena = palaestra.arena(phase.env_id, 96, ordered=True, **phase.options)
     plays = partial(palaestra.demonstrator(phase.env_id), **phase.habits)
     episodes = demonstrate(arena, plays, phase.episodes, phase.tool_rate, seed)

@@ -65,12 +65,12 @@ class Trail(ToolEnv):
     max_turns = 8
 
     def __init__(self, split: str = "train", kinds: str = "city", fail: float = 0.0) -> None:
-        """`kinds` of questions, joined by +; `fail` is how often a tool says that it is busy."""
+        """Take `kinds` of questions, joined by +; `fail` is how often a tool says that it is busy."""
         super().__init__(split)
         self.kinds, self.fail = kinds.split("+"), fail
 
     def task(self, rng: np.random.Generator) -> Task:
-        """The facts along the trail, and as many beside it."""
+        """Return a task with the facts along the trail, and as many beside it."""
         kind = self.kinds[rng.integers(len(self.kinds))]
         tool_name, first, seconds, more, questions = KINDS[kind]
         second = seconds[rng.integers(len(seconds))]
@@ -106,7 +106,7 @@ class Trail(ToolEnv):
         return self._found("atlas", query)
 
     def reward(self, attempt: Attempt) -> float:
-        """The name, bare or after "Answer:"."""
+        """Return 1 for the right name, bare or after "Answer:"."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
 
 
@@ -135,7 +135,7 @@ def demonstrate(
 
 
 def _read(question: str) -> tuple[str, tuple[str, ...], str]:
-    """The tool, the relations and the name of a question."""
+    """Return the tool, the relations and the name of a question."""
     for tool_name, first, _, more, questions in KINDS.values():
         for form in questions:
             pattern = re.escape(form).replace(r"\{name\}", r"(?P<name>\w+)").replace(r"\{second\}", r"(?P<second>\w+)")

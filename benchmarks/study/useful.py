@@ -30,14 +30,14 @@ SAMPLERS: Mapping[str, Callable[..., object]] = {
 
 
 def rates_of(seed: int) -> np.ndarray:
-    """The success of each task."""
+    """Return the success of each task."""
     rng = np.random.default_rng([seed, 9])
     third = TASKS // 3
     return rng.permutation(np.concatenate([np.zeros(third), np.ones(third), rng.uniform(0.2, 0.8, third)]))
 
 
 def ended(start: Start, solved: bool, tokens: int) -> Scored:
-    """An episode of so many tokens."""
+    """Return an episode with this many tokens."""
     attempt = Attempt(Task("a task"), (), None, (), 1)
     row = TokenRow(
         np.zeros(tokens, np.int32), np.ones(tokens, bool), np.zeros(tokens, np.float32), np.zeros(tokens, np.int32)
@@ -47,7 +47,7 @@ def ended(start: Start, solved: bool, tokens: int) -> Scored:
 
 
 def curve(options: Callable[..., object], rates: np.ndarray, seed: int) -> list[float]:
-    """The useful share of all tokens so far, after so many visits a task on average."""
+    """Return the useful share of all tokens so far, after this many visits a task on average."""
     source = options("a/Pool-v0", len(rates), Groups(PROMPTS, MEMBERS), seed)  # type: ignore[operator]
     rng, useful, tokens, groups, found = np.random.default_rng(seed), 0, 0, 0, list[float]()
     while len(found) < len(VISITS):
@@ -70,13 +70,13 @@ def curve(options: Callable[..., object], rates: np.ndarray, seed: int) -> list[
 
 
 def oracle(rates: np.ndarray) -> float:
-    """The share of live groups where only tasks between are played, each as often: all groups cost about the same."""
+    """Return the share of live groups if only tasks that are solved sometimes are played, each as often."""
     between = rates[(rates > 0) & (rates < 1)]
     return float(np.mean(1 - between**MEMBERS - (1 - between) ** MEMBERS))
 
 
 def table(seeds: int = 5) -> str:
-    """The curve of each sampler, and what it is beside plain GRPO's and the oracle's."""
+    """Print the curve of each sampler, and its ratio to those of plain GRPO and of the oracle."""
     pools = [rates_of(seed) for seed in range(seeds)]
     best = float(np.mean([oracle(rates) for rates in pools]))
     found = {
