@@ -5,7 +5,8 @@
 The model is a start of `palaestra demo two-hop --model smollm2`, which mostly guesses. The critique never names the
 answer. The model is measured as it is, when it has never read a critique, and after it has imitated second attempts
 too: half of these follow a critique, and use the tool; the others follow "Try again." and use it as seldom as first
-attempts do. It prints a line of figures for each measurement.
+attempts do. From there GRPO learns from first attempts alone, and Reagent-U from both, with as many episodes a step. It
+prints a line of figures for each measurement.
 """
 
 import argparse
@@ -14,12 +15,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import torch
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, TokenLimits, play
@@ -28,15 +31,20 @@ from palaestra.agents.local_model import LocalModel, load
 from palaestra.episode import Episode, Message
 from palaestra.judging.rule import by_rule
 from palaestra.protocols import Arena
+from palaestra.trainers import laptop_config
 from palaestra.trainers.batch import Scored
+from palaestra.trainers.config.recipes import Recipe, find_recipe
 from palaestra.trainers.config.sft_config import SFTConfig
-from palaestra.trainers.evaluation.evaluate import compare
+from palaestra.trainers.evaluation.evaluate import compare, evaluate
 from palaestra.trainers.evaluation.second_attempts import Attempts, attempts, critics
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.imitation import Imitation
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.reward.async_scoring import JudgeResult
-from palaestra.trainers.samplers.reagent_u import second_start
+from palaestra.trainers.reward.reward_model import TERM, ReasoningJudge, ReasoningReward
+from palaestra.trainers.samplers.reagent_u import Refined, second_start
 from palaestra.trainers.setup.demonstration_split import demonstrate
+from palaestra.trainers.setup.open_learner import new_learner
 from palaestra.trainers.validation import changed
 
 ENV, FORMAT, NEUTRAL = "palaestra/TwoHop-v0", "tags", "Try again."
@@ -48,10 +56,18 @@ def main() -> None:
     """Measure the start, let it imitate second attempts, and measure it again."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("start", help="folder of a model that mostly guesses")
-    local = load(parser.parse_args().start, slots=16, seed=SEED, device="cpu")
+    start = parser.parse_args().start
+    local = load(start, slots=16, seed=SEED, device="cpu")
     report(local, "the start")
     imitate(local)
     report(local, "after imitating second attempts")
+    weights = {name: weight.detach().clone() for name, weight in local.model.named_parameters()}
+    for name, recipe, members in (("GRPO", "grpo-tcr", 8), ("Reagent-U", second_attempts("grpo-tcr"), 4)):
+        learned = load(start, slots=32, seed=SEED, device="cpu")
+        with torch.no_grad():
+            for weight_name, weight in learned.model.named_parameters():
+                weight.copy_(weights[weight_name])
+        learn(learned, name, recipe, members)
 
 
 def report(local: LocalModel, title: str) -> None:
@@ -118,6 +134,67 @@ def imitate(local: LocalModel) -> None:
 
 def _seen(episode: Episode) -> tuple[Sequence[Message], Any]:
     return episode.start.as_seen(episode.attempt.messages), episode.tools
+
+
+def learn(local: LocalModel, title: str, recipe: Recipe | str, members: int) -> None:
+    """Train an adapter, and print the success of first attempts by step and at the end."""
+    began, steps = time.process_time(), []
+    settings = {"num_generations": members, "steps": 8, "eval_tasks": 0, "lora_r": 16, "learning_rate": 5e-4}
+    limits = {"max_turn_tokens": LIMITS.max_turn_tokens, "max_episode_tokens": LIMITS.max_episode_tokens}
+    config = laptop_config(
+        ENV, recipe, model="smollm2", env_options=(f"format={FORMAT}",), **settings, **limits, seed=SEED
+    )
+    learner = new_learner(local, config)
+    with closing(palaestra.arena(ENV, 32, ordered=True, format=FORMAT)) as arena:
+        for step in train_learner(learner, arena):
+            first = step.metrics.get("sampler/success_first", step.metrics["rewards/success/mean"])
+            steps.append((round(first, 2), int(step.metrics["num_tokens/sampled"])))
+    learner.publish()
+    with closing(palaestra.arena(ENV, 16, split="eval", ordered=True, format=FORMAT)) as arena:
+        reports = [
+            evaluate(learner.agent, arena, tasks=TASKS, temperature=temperature, limits=LIMITS)[0]
+            for temperature in (1.0, 0.0)
+        ]
+    line = {
+        "learned by": title,
+        "first attempts, sampled and greedy": [round(report.success, 3) for report in reports],
+        "success and tokens of the steps": steps,
+        "cpu_s": round(time.process_time() - began),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def second_attempts(name: str) -> Recipe:
+    """Return a recipe with second attempts after the rule's critiques, whose score counts nothing."""
+    return replace(
+        find_recipe(name), judge=RuleCritic(score_weight=0.0), sampler=Refined(LIMITS.max_episode_tokens // 2)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCritic(ReasoningReward):
+    """Settings of a critic that is a rule, not a served model."""
+
+    def opened(self) -> ReasoningJudge:
+        """Return the critic."""
+        return _Rule(self)
+
+
+class _Rule(ReasoningJudge):
+    """A critic that answers at once."""
+
+    def __init__(self, settings: RuleCritic) -> None:
+        self.settings = settings
+
+    def check(self) -> None:
+        """Do nothing: a rule is always available."""
+
+    def close(self) -> None:
+        """Do nothing: a rule holds no connection."""
+
+    async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
+        """Return critiques in the form of a served judge."""
+        return [JudgeResult({TERM: 0.0}, {"score": 0.0, "critique": _critique(episode)}) for episode in episodes]
 
 
 def demonstrated(arena: Arena) -> Sequence[Episode]:
