@@ -140,6 +140,8 @@ def learn(local: LocalModel, title: str, recipe: Recipe | str, members: int) -> 
     """Train an adapter, and print the success of first attempts by step and at the end."""
     began, steps = time.process_time(), []
     settings = {"num_generations": members, "steps": 8, "eval_tasks": 0, "lora_r": 16, "learning_rate": 5e-4}
+    if isinstance(recipe, Recipe):  # The preset's is longer than an episode here.
+        settings["max_prefix_tokens"] = LIMITS.max_episode_tokens // 2
     limits = {"max_turn_tokens": LIMITS.max_turn_tokens, "max_episode_tokens": LIMITS.max_episode_tokens}
     config = laptop_config(
         ENV, recipe, model="smollm2", env_options=(f"format={FORMAT}",), **settings, **limits, seed=SEED

@@ -72,6 +72,7 @@ class _Blocks(torch.autograd.Function):
                     part_B = total_B
                 entropies_B.copy_(entropy_B)
                 lse_B.copy_(part_B)
+                del logits_BW, logprobs_BW  # Otherwise they are held while the next words are computed.
             logits_B.sub_(lse_B)
         logprobs_S, entropies_S, lse_S = figures_S3.unbind(1)
         ctx.save_for_backward(hidden_SD, weight_VD, bias_V, ids_S, entropies_S, lse_S)
@@ -114,6 +115,7 @@ class _Blocks(torch.autograd.Function):
                     by_hidden_SD[block] += ctx.linear(gradient_BW, weight_VD[words].T)
                 if by_weight_VD is not None:
                     _add_product(ctx, by_weight_VD[words], gradient_BW.T, hidden_SD[block])
+                del gradient_BW
         return (
             by_hidden_SD,
             None if by_weight_VD is None or ctx.owner is not None else by_weight_VD.to(weight_VD.dtype),
