@@ -131,7 +131,9 @@ MUTATIONS = {
         'terms["overlong"] = 2 * overlong(',
         "trainers/test_shaping.py::test_only_recipes_with_a_length_term_have_one",
     ),
-    "a truncated answer graded": Mutation("agents/play.py", "if completion.cut:", "if False:", CUT),
+    "a truncated answer graded": Mutation(
+        "agents/play.py", "if completion.fault or completion.cut:", "if completion.fault:", CUT
+    ),
     "pass@k over segments": Mutation(
         "trainers/evaluation/evaluate.py",
         'row.append(episode.parts["success"])',
@@ -200,14 +202,14 @@ MUTATIONS = {
     ),
     "the best model chosen on training tasks": Mutation(
         "trainers/evaluation/during_training.py",
-        'with closing(open_arena(config, "eval")) as held_out:\n        report, _ = evaluate(',
-        'with closing(open_arena(config, "train")) as held_out:\n        report, _ = evaluate(',
+        'with closing(open_arena(config, "eval")) as held_out:',
+        'with closing(open_arena(config, "train")) as held_out:',
         "trainers/test_measured_on_the_way.py::test_every_measurement_plays_the_evaluation_split",
     ),
     "greedy figures that are sampled": Mutation(
         "trainers/evaluation/during_training.py",
-        "in (config.play.temperature, 0.0)",
-        "in (config.play.temperature, config.play.temperature)",
+        "config.play.temperature, 0.0)",
+        "config.play.temperature, config.play.temperature)",
         "trainers/test_measured_on_the_way.py"
         "::test_greedy_figures_are_of_the_likeliest_tokens_whatever_the_engine_draws",
     ),
