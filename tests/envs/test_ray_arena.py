@@ -96,7 +96,10 @@ def test_an_ordered_arena_plays_the_same_episodes_in_the_same_order(cluster):
     assert len({reward for _, _, reward, _, _ in here}) == 2, "one result only: nothing was compared"
 
 
-def test_harnesses_run_in_the_workers_and_play_the_same_episodes(cluster):
+def test_harnesses_run_in_the_workers_and_play_the_same_episodes(cluster, monkeypatch):
+    # What an earlier test registered is gone, so the module must be imported again.
+    monkeypatch.delitem(sys.modules, "ray_worlds", raising=False)
+
     def starts(arena):
         return (Start(task, task) for task in range(12))
 
