@@ -6,8 +6,8 @@ Room is counted by three formulas:
 model         2 bytes a weight of each model from the hub, which is fetched once
 run           of `palaestra train`, its own count: checkpoints with float32 weights and moments, and its models; of
               `palaestra sft`, three checkpoints of 14 bytes a weight, and its model
-episodes      30 bytes a token (ids, log-probs and text, as measured in a file), for what a run records and for all that
-              collect, curate and eval play
+episodes      30 bytes a token (ids, log-probs and text; a record of invented tokens and text took 24), for what a run
+              records and for all that collect, curate and eval play
 
 Left out: how long imitation, judging and measuring take, and other kinds of cards.
 """
