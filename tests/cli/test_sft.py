@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dataclasses import replace
 import families
 import pytest
 import torch
+from commands import run_in_words as run
 
 from palaestra import Ending
 from palaestra.agents.local_model import load
@@ -22,19 +22,6 @@ from palaestra.trainers import sft as room
 
 CALCULATOR, TWO_HOP = "palaestra/Calculator-v0", "palaestra/TwoHop-v0"
 SHORT = ["--epochs", "4", "--batch-rows", "8", "--device", "cpu"]
-
-
-def run(capsys, *arguments):
-    """Exit status, standard output and standard error of a command, each on one line."""
-    try:
-        status = main([*map(str, arguments)])
-    except SystemExit as stop:
-        status = stop.code
-    return (status, *(words(text) for text in capsys.readouterr()))
-
-
-def words(text):
-    return " ".join(re.sub(r"[│╭╮╰╯─┃┏┓┗┛━┡┩╇┳┻┴└┘]", " ", text).split())
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +102,6 @@ def test_a_model_from_disk_reads_the_episodes_by_its_own_template(capsys, files,
     before, after = (load(str(one), slots=1, device="cpu").model for one in (model, tmp_path / "run" / "model"))
     pairs = list(zip(before.parameters(), after.parameters(), strict=True))
     assert not any(torch.equal(one, other) for one, other in pairs), "every weight was taught"
-
-
-def test_what_the_student_reads_shows_the_tools_that_the_teacher_had(files, model):
-    from palaestra.agents import Chat
-    from palaestra.trainers.sft import sft_rows
-
-    chat = Chat(families.TOKENIZERS["qwen2.5"])
-    record = next(read(files["calculator"]))
-    (row,) = sft_rows(chat, [("here", record.episode)], 4096).rows
-    shown = chat.tokenizer.decode(row.ids.tolist())
-    assert "# Tools" in shown
-    assert "Evaluate an arithmetic expression." in shown
 
 
 def test_episodes_of_several_environments_are_one_lesson(capsys, files, tmp_path):

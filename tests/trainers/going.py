@@ -3,22 +3,15 @@
 import json
 from contextlib import closing
 
-from batches import TOKENIZER, restless, settings
+from batches import settings
 from safetensors.torch import load_file
 
-from palaestra.agents.model_folder import export
 from palaestra.record import read
 from palaestra.trainers import grpo
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.setup.open_learner import open_learner
 
 STEPS = 4
-
-
-def random_agent(folder):
-    """The folder of a random agent whose rewards differ."""
-    export(restless(), TOKENIZER, folder)
-    return folder
 
 
 def run_of(model, recipe="grpo-tcr", **changes):

@@ -7,6 +7,7 @@ import numpy as np
 import parrot
 import pytest
 from batches import batch_of
+from test_token_advantages import called
 
 import palaestra
 from palaestra import Status, TrainingHalted
@@ -45,17 +46,6 @@ WRONG = {
     "too large": lambda values: [value * 1.2 for value in values],
     "no number": lambda values: [value * np.nan for value in values],
 }
-
-
-def called(reward, statuses, group, seed):
-    """An episode with a turn for each status, in which that call was made, and a last turn without one."""
-    row = families.token_row(3, [2 + seed % 3] * (len(statuses) + 1), seed=seed)
-    made = families.an_episode(row, reward=reward, calls=statuses, group=group, seed=seed)
-    messages = [{"role": "user", "content": "q"}]
-    for status in statuses:
-        messages += [{"role": "assistant", "content": "c"}, {"role": "tool", "content": str(status)}]
-    messages.append({"role": "assistant", "content": "Kemu"})
-    return replace(made, attempt=replace(made.attempt, messages=tuple(messages)))
 
 
 def played():
