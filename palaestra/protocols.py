@@ -173,4 +173,4 @@ class TrainedEngine(Engine, Protocol):
         """Allocate again the memory that `release` freed."""
 
     def health(self) -> str:
-        """Return the engine's fault within a few seconds; "" if it works. A run calls this before it begins."""
+        """Return the engine's fault within a few seconds, or "" if it works."""

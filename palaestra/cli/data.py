@@ -25,12 +25,13 @@ from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.cheats import arguments
 from palaestra.envs.core.machine import Machine
-from palaestra.envs.core.transcript import transcript, visible
+from palaestra.envs.core.transcript import transcript
 from palaestra.envs.data.task_files import TaskFile, read_tasks
 from palaestra.episode import Ending, Start, Task
 from palaestra.errors import PalaestraError, TaskFileError, UsageError
 from palaestra.plain import from_pairs
 from palaestra.registry import check_options, registered_author
+from palaestra.shortening import visible
 
 PROBED = 3
 """Tasks of a split that are opened with --env."""
