@@ -82,9 +82,7 @@ class _Rule(ReasoningJudge):
         """Return scores and critiques in the form of a served judge."""
         weight, tells = self.settings.score_weight, self.settings.tells
         pairs = [(episode, score(episode)) for episode in episodes]
-        return [
-            JudgeResult({TERM: weight * one}, {"score": one, "critique": critique(of, tells)}) for of, one in scored
-        ]
+        return [JudgeResult({TERM: weight * one}, {"score": one, "critique": critique(of, tells)}) for of, one in pairs]
 
 
 def with_critic(recipe: Recipe, *, second: bool, tells: bool) -> Recipe:
