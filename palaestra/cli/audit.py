@@ -48,11 +48,11 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
     ledger = audit_run(options.run, partial(show_line, console), rescored, options.allow_code)
     wrong = ledger.wrong()
     rows = {
-        check: (f"{ledger.looked[check]:,}", f"{wrong[check]:,}", ledger.skipped.get(check, "")) for check in CAUSES
+        check: (f"{ledger.checked[check]:,}", f"{wrong[check]:,}", ledger.skipped.get(check, "")) for check in CAUSES
     }
     console.print(table(f"Audit of {options.run}", rows, ("looked at", "wrong", "left out"), "left"))
     figures |= {
-        "checks": {check: {"looked_at": ledger.looked[check], "wrong": wrong[check]} for check in CAUSES},
+        "checks": {check: {"looked_at": ledger.checked[check], "wrong": wrong[check]} for check in CAUSES},
         "figures": ledger.figures,
         "defects": ledger.defects,
         "findings": [str(finding) for finding in ledger.findings],

@@ -106,5 +106,5 @@ def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: 
         return 1
     Curated(rollouts.env_id, options.split, curated.tasks, summary).write(options.out)
     show_line(rollouts.console, f"{len(curated.tasks)} tasks: {options.out}; {sum(tokens):,} tokens were generated")
-    rollouts.tell_defects()
+    rollouts.print_defects()
     return 0

@@ -107,7 +107,7 @@ class PlayConsole:
     def _do_call(self, argument: str) -> None:
         machine = self.hand.playable
         if not isinstance(machine, Machine):
-            raise UsageError(f"{self.hand.env_id} is somebody else's environment and hears text alone; write your turn")
+            raise UsageError(f"{self.hand.env_id} is somebody else's environment and takes only text; write your turn")
         from palaestra.agents.policies.human import typed_call
 
         call = typed_call(argument, self.hand.event.tools)

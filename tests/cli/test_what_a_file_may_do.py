@@ -19,7 +19,7 @@ import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.agents.policies.tiny import tiny_tokenizer
 from palaestra.cli import sft, train
-from palaestra.cli.running import _way_on
+from palaestra.cli.running import resume_hint
 from palaestra.envs.core.backends import Where
 from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.envs.suite.debate import Debate
@@ -282,7 +282,7 @@ def test_an_interrupted_run_says_what_must_be_named_again(tmp_path, monkeypatch)
     train.parse([f"ownmod:{ENV}"], "palaestra train")
     config = tiny_config(f"ownmod:{ENV}", track=("tensorboard",))
     with Run.create(tmp_path / "run", config) as record:
-        assert "--track tensorboard --allow-code ownmod" in _way_on("train", record)
+        assert "--track tensorboard --allow-code ownmod" in resume_hint("train", record)
 
 
 # A folder of a stranger's.

@@ -396,7 +396,7 @@ def test_gradients_that_stay_no_numbers_leave_the_last_good_step_and_figures_tha
     learners, make = [], Learner.__post_init__
     monkeypatch.setattr(Learner, "__post_init__", lambda self: learners.append(self) or make(self))
     monkeypatch.setattr(Clip, "__call__", poisoned)
-    with pytest.raises(TrainingHalted, match=r"gradients of the last \d+ optimizer steps were no numbers"):
+    with pytest.raises(TrainingHalted, match=r"gradients of the last \d+ optimizer steps were not finite"):
         on(tmp_path, changed(config, {"checkpoint_every": 100, "num_mini_batches": 2}))
     text = (tmp_path / "metrics.jsonl").read_text().splitlines()
     lines = [json.loads(line, parse_constant=pytest.fail) for line in text]

@@ -140,7 +140,7 @@ def test_a_gradient_that_is_no_number_is_skipped_and_many_of_them_stop_the_run()
     for _ in range(6):
         before = step()
     assert seen == [(float(n in bad), n in bad) for n in range(6)]
-    with pytest.raises(TrainingHalted, match="of the last 3 optimizer steps were no numbers"):
+    with pytest.raises(TrainingHalted, match="of the last 3 optimizer steps were not finite"):
         step()
     assert torch.equal(weights(), before)
 

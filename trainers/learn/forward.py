@@ -93,7 +93,7 @@ def shares_beginnings(model: Any) -> bool:
 
 
 def assume_sharing(model: Any, of: Any) -> None:
-    """Take over what was found for another model of the same architecture: a part of a model cannot be tested."""
+    """Take over the result for another model of the same architecture, because a part of a model cannot be tested."""
     _known[model] = shares_beginnings(of)
     model.set_attn_implementation(of.config.get_text_config()._attn_implementation)
 
