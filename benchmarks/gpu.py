@@ -1,13 +1,13 @@
-"""A first hour on one GPU in ten minutes, with a random-weight Qwen3 of four billion parameters: `make bench-gpu`
+"""Check and measure palaestra on one GPU in ten minutes, with random-weight models in Qwen3's shapes: `make bench-gpu`
 
-Asked are: the planned attention beside float64; learning at 8,192 tokens against the rate of a matrix product, as
-`train` would choose it, with moments in 8 bits and with the optimizer offloaded; whole steps with tools, played by a
-vLLM server that shares the GPU; and the memory that each part held beside what the estimate predicts. Needs no network
-and no model.
+The parts are: planned attention compared with float64; the rate of learning at 8,192 tokens compared with that of a
+matrix product, with the settings that `train` would choose, with 8-bit moments and with the optimizer offloaded; whole
+steps with tools, played by a vLLM server that shares the GPU; and the memory of each part compared with the estimate.
+It needs no network and no model. It first says which parts cannot run here. Each part runs in a separate process,
+prints its figures at once and writes them to the file; if a part fails, its error is reported and the others continue.
+`--device cpu --shapes tiny` tries everything on any machine, without targets.
 
-What cannot be measured here is said first. Each part runs in a process of its own, prints its figures at once and is
-written down; one that fails is named, and the others go on. `--device cpu --shapes tiny` tries it all on any machine,
-without targets. Exit status 1 when a target is missed, 2 without a GPU.
+Exit status 1 when a target is missed, 2 without a GPU.
 """
 
 import sys
@@ -36,50 +36,51 @@ from palaestra.agents.local_model import find_device
 Part = Literal["attention", "learning", "8-bit", "offload", "engine"]
 Figures = dict[str, Any]
 SCALES: dict[Part, Figures] = {"learning": {}, "8-bit": {"optimizer_bits": 8}, "offload": {"optimizer_offload": True}}
-"""Settings of the parts that learn alone; all others are those that `train` would choose."""
+"""Settings of the parts that only learn; all other settings are those that `train` would choose."""
 MATRIX_SHARE, MEMORY_GAP, LOGPROB_GAP = 0.45, 0.10, 0.05
-"""Least share of the matrix rate in learning (4B); the most that the memory estimate may be off; and the largest mean
-difference of log-probs between engine and trainer, in bfloat16."""
+"""Smallest share of the matrix rate in learning (4B), largest error of the memory estimate, and largest mean difference
+of the log-probs of engine and trainer in bfloat16.
+"""
 ATTENTION_GAP = {"bfloat16": 2e-2, "float32": 1e-3}
-"""Largest difference from float64, by the largest value."""
+"""Largest difference from float64, divided by the largest value."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Attention, learning, whole steps with vLLM, and memory on one GPU, with random weights."""
+    """Measure attention, learning, whole steps with vLLM, and memory on one GPU, with random weights."""
 
     shapes: tuple[Literal["0.6B", "1.7B", "4B", "tiny"], ...] = ("4B",)
-    """Models, by the size of Qwen3's."""
+    """Models, named by the size of Qwen3's."""
     parts: tuple[Part, ...] = ("attention", "learning", "8-bit", "offload", "engine")
-    """What is measured of each."""
+    """Parts that are measured for each model."""
     minutes: float = 10.0
-    """After which nothing is begun, and what runs is stopped."""
+    """Minutes after which no part begins, and a running one is stopped."""
     device: str = "cuda"
     """`cpu` works for the tiny shape."""
     python: str = ""
-    """Python with vLLM; by default that of the environment which `palaestra serve vllm` makes."""
+    """Python interpreter with vLLM; by default that of the environment that `palaestra serve vllm` makes."""
     apart: bool | None = None
-    """A process for each part; by default on a GPU."""
+    """Run each part in a separate process; this is the default on a GPU."""
     targets: bool = True
-    """Fail when a target is missed; there are none without a GPU."""
+    """Exit with status 1 if a target is missed; there are no targets without a GPU."""
     out: Path = Path(__file__).resolve().parent / "results" / "gpu.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass
 class Story:
-    """What has been found so far."""
+    """The figures so far."""
 
     options: Options
     report: Report
     device: torch.device
     until: float
     found: dict[str, Figures] = field(default_factory=dict)
-    """By shape and part, as in `4B learning`."""
+    """Figures by shape and part, such as `4B learning`."""
     missing: dict[str, str] = field(default_factory=dict)
 
     def measure(self, name: str, part: Callable[..., Figures], *arguments: Any) -> None:
-        """Run a part, print and keep its figures, or why there are none."""
+        """Run a part. Print and store its figures, or the reason why there are none."""
         left, began = self.until - time.monotonic(), time.monotonic()
         try:
             if left <= 0:
@@ -97,12 +98,12 @@ class Story:
         self.report.write({"figures": self.found}, (), self.missing)
 
     def figure(self, name: str, key: str) -> float | None:
-        """One that was found."""
+        """Return a stored figure."""
         return self.found.get(name, {}).get(key)
 
 
 def readable(key: str, value: Any) -> str:
-    """A figure for people."""
+    """Return a figure as text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if key.endswith("_flops"):
@@ -111,7 +112,7 @@ def readable(key: str, value: Any) -> str:
 
 
 def absent(options: Options) -> dict[Part, str]:
-    """Parts that need what is not installed here, and what that is."""
+    """Return the parts that cannot run here, each with what is not installed."""
     found: dict[Part, str] = {}
     if find_spec("bitsandbytes") is None:
         found["8-bit"] = "bitsandbytes is not installed: pip install 'palaestra[quantized]'"
@@ -123,7 +124,7 @@ def absent(options: Options) -> dict[Part, str]:
 
 
 def tell(story: Story) -> None:
-    """Measure all that was asked for, the smallest model first."""
+    """Measure all requested parts, the smallest model first."""
     device = story.device
     work = max((SHAPES[name] for name in story.options.shapes), key=lambda shape: shape.parameters).work
     story.measure("device", rates, work, device)
@@ -140,7 +141,7 @@ def tell(story: Story) -> None:
 
 
 def judged(story: Story) -> list[dict[str, Any]]:
-    """Every figure that has a target, where it was asked for and is possible; on a GPU they count."""
+    """Return the figures that have a target, if they were requested and are possible; on a GPU they count."""
     counts, targets = story.device.type == "cuda", []
     parts = [part for part in story.options.parts if part not in story.missing]
 
@@ -173,7 +174,7 @@ def judged(story: Story) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU here; to try it on a CPU: --device cpu --shapes tiny", file=sys.stderr)

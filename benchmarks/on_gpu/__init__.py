@@ -1,1 +1,3 @@
-"""The parts of `make bench-gpu`: what is measured, one file for each question. `gpu.py` asks them and judges."""
+"""The parts of `make bench-gpu`, one file for each measurement. `gpu.py` runs them and compares the figures with
+targets.
+"""

@@ -1,6 +1,7 @@
-"""Whole steps of GRPO with tools, played by a vLLM server that the run starts on the same device.
+"""Measure whole steps of GRPO with tools, played by a vLLM server that the run starts on the same device.
 
-The model has random weights, so no turn ends by itself: each ends at a length that is drawn with a long tail.
+The model has random weights, so no turn ends by itself: each ends at a length that is drawn from a long-tailed
+distribution.
 """
 
 import statistics
@@ -30,13 +31,13 @@ from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.setup.choose_engine import vllm_engine
 
 _RESULT_TOKENS = 32
-"""Of a tool's result with what a template puts around it, at most."""
+"""Maximum tokens of a tool's result with the template's text around it."""
 _SPREAD = 0.8
 """Sigma of the log-normal lengths of turns."""
 
 
 def engine(shape: Shape, device: torch.device, python: str) -> dict[str, Any]:
-    """Play with tools, learn, publish: `train` itself. The first step warms up."""
+    """Run `train` itself: play with tools, learn, publish. The first step is the warm-up."""
     work = shape.work
     longest = work.prompt_tokens + work.turns * (work.turn_tokens + _RESULT_TOKENS) + _RESULT_TOKENS
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +95,7 @@ def _figures(found: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def _ending_turns(work: Work, config: Any, model: Any, stops: Any, **options: Any) -> Any:
-    """The run's engine. A turn that has come to its length has ended, as if the model had said so."""
+    """Return the run's engine. A turn that reaches its drawn length ends as if the model had ended it."""
     made = vllm_engine(config, model, stops, **options)
     submit, poll = made.submit, made.poll
 

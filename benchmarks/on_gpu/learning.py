@@ -1,6 +1,6 @@
-"""One optimizer step over long rows of which groups share the beginning, and the memory that it takes.
+"""Measure one optimizer step over long rows whose groups share a prefix, and the memory that it takes.
 
-Rates count what a model must compute, and nothing that checkpointing computes again.
+Rates count the operations that a model needs, without those that checkpointing repeats.
 """
 
 import time
@@ -22,7 +22,9 @@ from palaestra.trainers.learn.update import update
 
 
 def learning(shape: Shape, device: torch.device, matrix_flops: float | None, scale: dict[str, Any]) -> dict[str, Any]:
-    """Seconds, rate and peak of a step with these settings of `scale`; the second of two steps counts."""
+    """Return the seconds, rate and memory peak of a step with these settings of `scale`; the second of two steps
+    counts.
+    """
     work = shape.work
     fit = settled(
         shape,
@@ -61,7 +63,7 @@ def learning(shape: Shape, device: torch.device, matrix_flops: float | None, sca
 
 
 def _rows(shape: Shape) -> Batch:
-    """One group: rows of one turn after the same prompt, sampled by weights that are no longer known."""
+    """Return one group: rows of one turn after the same prompt, with log-probs of unknown weights."""
     work, rng = shape.work, np.random.default_rng(0)
     sampled = np.arange(work.long_tokens) >= work.shared_tokens
     beginning, played = rng.integers(1, shape.words, work.shared_tokens), []

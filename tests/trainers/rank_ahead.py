@@ -23,7 +23,8 @@ sys.path[:0] = [str(TESTS / "agents"), str(TESTS / "trainers")]
 
 from batches import TOKENIZER, restless  # noqa: E402
 from fake_vllm import vllm  # noqa: E402
-from going import random_agent, run_of  # noqa: E402
+from families import random_agent  # noqa: E402
+from going import run_of  # noqa: E402
 
 from palaestra.agents.local_model import load  # noqa: E402
 from palaestra.agents.model_folder import export  # noqa: E402

@@ -12,7 +12,8 @@ import families
 import pytest
 import torch
 from batches import same
-from going import STEPS, on, random_agent, run_of, state, step_folder, steps_kept, told
+from families import random_agent
+from going import STEPS, on, run_of, state, step_folder, steps_kept, told
 from safetensors.torch import load_file
 
 from palaestra import TrainingHalted, UsageError

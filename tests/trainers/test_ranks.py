@@ -19,7 +19,8 @@ import families
 import pytest
 import torch
 from batches import TOKENIZER, restless, same
-from going import STEPS, on, random_agent, run_of, step_folder, told
+from families import random_agent
+from going import STEPS, on, run_of, step_folder, told
 from rank_job import again
 from rank_step import CASES
 from rank_step import steps as stepped_alone
