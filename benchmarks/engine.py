@@ -1,5 +1,4 @@
-"""Measure how much faster than `generate()` the built-in engine plays groups of multi-turn episodes: `make
-bench-engine`
+"""Measure how fast the built-in engine plays multi-turn episodes, compared with `generate()`: `make bench-engine`
 
 Each prompt is played by a group of episodes, with several turns and a tool's result after each turn. Both sides run the
 same model, sample the same number of tokens in each turn of each row, and read the same results. `generate()` is called

@@ -93,7 +93,7 @@ class Case:
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """Return all measurements of steps, in the order of the table."""
+    """Yield all measurements of steps, in the order of the table."""
     for envs in options.curve:
         more = FEW if envs == MOST_SESSIONS else (("gem", "threads"), (OURS, "drawn step")) if envs == 256 else ()
         ways = ((OURS, "step"), *LOOPS, (OURS, "free"), *more)
@@ -126,7 +126,7 @@ def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
 
 
 def judge(timed: dict[Case, Measured], opened: Measured, idle: Measured, options: Options) -> Iterator[dict[str, Any]]:
-    """Return each figure, with its target if it has one."""
+    """Yield each figure, with its target if it has one."""
     for case, found in timed.items():
         if not case.latency and case.envs == 256:
             gem = [found[way] for way in (("gem", "sync"),) if way in found]

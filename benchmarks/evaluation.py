@@ -82,7 +82,7 @@ def flight(url: str) -> dict[str, float]:
 
 
 def judge(at_once: int, found: Measured) -> Iterator[dict[str, Any]]:
-    """Return each figure, with its target if it has one."""
+    """Yield each figure, with its target if it has one."""
     own = found[OURS, "eval"]
     peers = [found[way] for way in (("inspect", "eval"),) if way in found]
     by_inspect = ratio(own, peers, "cpu_ms", min)

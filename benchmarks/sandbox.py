@@ -1,5 +1,4 @@
-"""Measure the cost of a program in the sandbox, beside a bare `python -c` and others' Python tools: `make
-bench-sandbox`
+"""Measure the cost of a program in the sandbox, beside `python -c` and others' Python tools: `make bench-sandbox`
 
 Each suite runs in a separate process with its own requirements (`scripts/peers.py`). All start the same `python`, so
 that only the tool around the program differs. No peer isolates the program. Sides take turns in each round, so that
@@ -88,7 +87,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Return all measurements in turn, in the order of the tables; similar ones follow each other."""
+    """Yield all measurements, in the order of the tables; similar ones follow each other."""
     for program in ("print", "numpy", "sympy"):
         yield Case(f"{program}, one at a time", program, (ONCE, REFERENCE, SESSION, *TOOLS))
     yield Case("long loop, one at a time", "loop", (ONCE, REFERENCE))
@@ -97,7 +96,7 @@ def cases() -> Iterator[Case]:
 
 
 def judge(timed: dict[Case, Measured], alone: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
-    """Return each figure with its target."""
+    """Yield each figure with its target."""
 
     for case, found in timed.items():
         bare = [found[REFERENCE]]

@@ -40,7 +40,7 @@ CASES = {
     "50 ms tool in two turns of 16 tokens, 8 x 16": (Case(8, 16, 64, 16, 0.05), "wall_s", 0.25),
     "SmolLM2's shape, 96 + 64 tokens, 4 x 8": (Case(4, 8, 96, 64, model="smollm2"), "cpu_s", 0.50),
 }
-"""Target by case and figure: the largest ratio."""
+"""By name: the case, the figure that is compared, and the largest ratio."""
 ALONE = 0.5
 """Largest CPU time of the learning step, divided by that of padded rows with all logits."""
 ROWS = 16

@@ -1,3 +1,1 @@
-"""The parts of `make bench-gpu`, one file for each measurement. `gpu.py` runs them and compares the figures with
-targets.
-"""
+"""The parts of `make bench-gpu`, one file for each. `gpu.py` runs them and checks the targets."""

@@ -1,3 +1,1 @@
-"""The parts of `make bench-web`: search, the text browser and the real one. `web.py` runs them and compares the figures
-with targets.
-"""
+"""The parts of `make bench-web`: search, the text browser and the real one. `web.py` runs them, and checks targets."""

@@ -60,7 +60,7 @@ def measure(
 
 
 def targets(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return each figure with its target."""
+    """Yield each figure with its target."""
     small, large = (found.get(size, {}).get("ask", {}) for size in ("100,000", "1,000,000"))
     yield target("search, 100,000 passages: p50 ms", small.get("p50_ms"), most=P50_MS)
     yield target("search, 100,000 passages: p99 ms", small.get("p99_ms"), most=P99_MS)

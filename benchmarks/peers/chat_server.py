@@ -1,7 +1,7 @@
-"""A server of chat completions that takes 50 ms: it calls the calculator once, and then answers with what that said.
+"""A server of chat completions that answers after 50 ms: first with a call of the calculator, then with its result.
 
-`python chat_server.py SECONDS` prints its port. GET /flight says how many requests were in flight at most, and on
-average while there were any, since it was last asked. Standard library only.
+`python chat_server.py SECONDS` prints its port. GET /flight returns the largest number of requests in flight since the
+last call, and the average while there were any. Standard library only.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ QUESTION = re.compile(r"[-+\d][-+*/\d ().]*[\d)]")
 
 
 class Flight:
-    """Requests that have come and are not answered."""
+    """Requests that are not answered yet."""
 
     def __init__(self):
         self.clear()
@@ -38,7 +38,7 @@ class Flight:
 
 
 class Answers(asyncio.Protocol):
-    """One connection. Requests on it come one after the other."""
+    """One connection, whose requests come one after another."""
 
     def __init__(self, flight, seconds):
         self.flight, self.seconds, self.data = flight, seconds, b""
@@ -76,13 +76,13 @@ class Answers(asyncio.Protocol):
 
 
 def text_of(message):
-    """Its text, which some clients send in parts."""
+    """Return the text of a message, which some clients send in parts."""
     content = message["content"]
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def turn(messages):
-    """A call of the calculator for a question, and what the calculator said for the answer."""
+    """Return a call of the calculator after a question, or the calculator's result as the answer."""
     message, finish = {"role": "assistant", "content": None}, "stop"
     if messages[-1]["role"] == "tool":
         message["content"] = text_of(messages[-1])
