@@ -171,8 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         turns, once = (side(options, model, lead) for lead in (0, options.max_staleness))
     bound = (turns["play"] + turns["learn"]) / max(turns["play"], turns["learn"])
     gain = turns["wall_a_step"] / once["wall_a_step"]
-    for name, found in (("by turns", turns), ("at once", once)):
-        print(f"{name:<10}" + "  ".join(f"{key} {value:.3g}" for key, value in found.items()))
+    for name, values in (("by turns", turns), ("at once", once)):
+        print(f"{name:<10}" + "  ".join(f"{key} {value:.3g}" for key, value in values.items()))
     print(f"a step is {gain:.2f} times as fast; the bound is {bound:.2f}")
     targets = [
         target("gain by its bound", gain / bound, least=TARGET),

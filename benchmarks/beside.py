@@ -65,7 +65,7 @@ class Figure:
     name: str
     key: str
     verb: str
-    asked: tuple[tuple[str, Any], ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()
     more: bool = False
     """True if a higher number is better."""
     bound: bool = True
@@ -83,12 +83,12 @@ def figures(options: Options) -> list[Figure]:
     rows.append(Figure("CPU us a step, by hand", "cpu_us", "play", play("by hand", 16)))
     ways = [("async free", slots) for slots in options.waiting] + [("blocking free", options.waiting[0])]
     for way, slots in ways:
-        name, asked = f"{way.removesuffix(' free')} tool of 50 ms, {slots} at once", play(way, slots, 0.05)
-        rows.append(Figure(f"calls in flight, {name}", "in_flight", "play", asked, more=True))
-        rows.append(Figure(f"CPU us a step, {name}", "cpu_us", "play", asked, bound=False))
+        name, arguments = f"{way.removesuffix(' free')} tool of 50 ms, {slots} at once", play(way, slots, 0.05)
+        rows.append(Figure(f"calls in flight, {name}", "in_flight", "play", arguments, more=True))
+        rows.append(Figure(f"CPU us a step, {name}", "cpu_us", "play", arguments, bound=False))
     for key, name in (("made", "idle"), ("running", "after one turn"), ("over", "its episode over")):
-        asked = (("envs", options.held),)
-        rows.append(Figure(f"bytes of an environment, {name}", key, "memory", asked, bound=key == "made"))
+        arguments = (("envs", options.held),)
+        rows.append(Figure(f"bytes of an environment, {name}", key, "memory", arguments, bound=key == "made"))
     if options.calls:
         rows.append(Figure("ms of a call in the sandbox", "wall_ms", "sandboxed", (("calls", options.calls),)))
     for key in ("call", "answer"):
@@ -129,8 +129,8 @@ def judge(row: Figure, here: Sequence[float], there: Sequence[float]) -> dict[st
 
 def measure(folders: Mapping[str, Path], rows: Sequence[Figure], rounds: int) -> dict[str, dict[Figure, list[float]]]:
     """Measure all rows. Return the results of each round by the name of the checkout."""
-    found: dict[str, dict[Figure, list[float]]] = {name: {row: [] for row in rows} for name in folders}
-    asked = dict.fromkeys((row.verb, row.asked) for row in rows)
+    values: dict[str, dict[Figure, list[float]]] = {name: {row: [] for row in rows} for name in folders}
+    requests = dict.fromkeys((row.verb, row.arguments) for row in rows)
     for number in range(rounds):
         with ExitStack() as stack:
             sides = []
@@ -140,14 +140,14 @@ def measure(folders: Mapping[str, Path], rows: Sequence[Figure], rounds: int) ->
                 checkout: Any = sides[-1].ask("where")["checkout"]
                 if checkout != str(folder):
                     raise Lost(f"{name}: palaestra came from {checkout}; expected {folder}")
-            for (verb, details), side in product(asked, sides[:: 1 if number % 2 else -1]):
+            for (verb, details), side in product(requests, sides[:: 1 if number % 2 else -1]):
                 answer = side.ask(verb, **dict(details))
                 side.ask("forget")
                 for row in rows:
-                    if (row.verb, row.asked) == (verb, details):
-                        found[side.name][row].append(answer[row.key])
+                    if (row.verb, row.arguments) == (verb, details):
+                        values[side.name][row].append(answer[row.key])
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-    return found
+    return values
 
 
 def commit(folder: Path) -> str:
@@ -165,11 +165,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.folder} holds no palaestra; expected the folder of a checkout", file=sys.stderr)
         return 2
     try:
-        found = measure(folders, rows, options.rounds)
+        values = measure(folders, rows, options.rounds)
     except Lost as error:
         print(f"one of the two cannot be measured: {error}", file=sys.stderr)
         return 1
-    judged = [judge(row, found["here"][row], found["there"][row]) for row in rows]
+    judged = [judge(row, values["here"][row], values["there"][row]) for row in rows]
     print(f"{'':<58}{'there':>10}{'here':>10}{'ratio':>8}   95 % interval")
     for one in judged:
         low, high = one["interval"]

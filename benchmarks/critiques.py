@@ -85,8 +85,8 @@ def report(local: LocalModel, title: str) -> None:
             "difference": [round(value, 3) for value in (gain.difference, gain.low, gain.high)],
             "p": round(gain.p_value, 4),
             "tool use": [
-                _tool_use(found)
-                for found in (critiqued.first_episodes, critiqued.second_episodes, neutral.second_episodes)
+                _tool_use(episodes)
+                for episodes in (critiqued.first_episodes, critiqued.second_episodes, neutral.second_episodes)
             ],
             "cpu_s": round(time.process_time() - began),
         }
@@ -213,9 +213,9 @@ def demonstrated(arena: Arena) -> Sequence[Episode]:
 
 def _again(script: Callable[..., str], messages: Sequence[Message], rng: np.random.Generator) -> str:
     """Play a second attempt: with the tool after a critique, by habit after a neutral request."""
-    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
-    rate = TOOL_RATE if NEUTRAL in str(messages[asked[-1]]["content"]) else 1.0
-    return str(script([messages[asked[0]], *messages[asked[-1] + 1 :]], rng, tool_rate=rate))
+    questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    rate = TOOL_RATE if NEUTRAL in str(messages[questions[-1]]["content"]) else 1.0
+    return str(script([messages[questions[0]], *messages[questions[-1] + 1 :]], rng, tool_rate=rate))
 
 
 if __name__ == "__main__":

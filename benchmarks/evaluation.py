@@ -77,14 +77,14 @@ def server(latency: float) -> Iterator[str]:
 def flight(url: str) -> dict[str, float]:
     """Return the server's counts since the last call."""
     with urllib.request.urlopen(f"{url}/flight", timeout=60) as response:
-        found: dict[str, float] = json.load(response)
-    return found
+        results: dict[str, float] = json.load(response)
+    return results
 
 
-def judge(at_once: int, found: Measured) -> Iterator[dict[str, Any]]:
+def judge(at_once: int, results: Measured) -> Iterator[dict[str, Any]]:
     """Yield each figure, with its target if it has one."""
-    own = found[OURS, "eval"]
-    peers = [found[way] for way in (("inspect", "eval"),) if way in found]
+    own = results[OURS, "eval"]
+    peers = [results[way] for way in (("inspect", "eval"),) if way in results]
     by_inspect = ratio(own, peers, "cpu_ms", min)
     yield target(f"{at_once} at once: CPU an episode, by inspect_ai's", by_inspect, most=CPU_BY_INSPECT)
     share = own.median("peak") / at_once
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"palaestra itself cannot be measured: {error}", file=sys.stderr)
         return 1
     return report.conclude(
-        {"cases": {n: brief(found, "cpu_ms") for n, found in timed.items()}}, targets, missing, sides
+        {"cases": {n: brief(results, "cpu_ms") for n, results in timed.items()}}, targets, missing, sides
     )
 
 

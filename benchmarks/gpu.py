@@ -75,7 +75,7 @@ class Story:
     report: Report
     device: torch.device
     until: float
-    found: dict[str, Figures] = field(default_factory=dict)
+    figures: dict[str, Figures] = field(default_factory=dict)
     """Figures by shape and part, such as `4B learning`."""
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -91,15 +91,15 @@ class Story:
             self.missing[name] = str(error)
             print(f"{name}: not measured: {error}", flush=True)
         else:
-            self.found[name] = figures
+            self.figures[name] = figures
             print(f"{name} ({time.monotonic() - began:.0f} s)")
             for key, value in figures.items():
                 print(f"  {key:<32}{readable(key, value)}", flush=True)
-        self.report.write({"figures": self.found}, (), self.missing)
+        self.report.write({"figures": self.figures}, (), self.missing)
 
     def figure(self, name: str, key: str) -> float | None:
         """Return a stored figure."""
-        return self.found.get(name, {}).get(key)
+        return self.figures.get(name, {}).get(key)
 
 
 def readable(key: str, value: Any) -> str:
@@ -113,17 +113,17 @@ def readable(key: str, value: Any) -> str:
 
 def absent(options: Options) -> dict[Part, str]:
     """Return the parts that cannot run here, each with what is not installed."""
-    found: dict[Part, str] = {}
+    reasons: dict[Part, str] = {}
     if find_spec("bitsandbytes") is None:
-        found["8-bit"] = "bitsandbytes is not installed: pip install 'palaestra[quantized]'"
+        reasons["8-bit"] = "bitsandbytes is not installed: pip install 'palaestra[quantized]'"
     try:
         python_of(options.python, default_folder(kind_here()))
     except UsageError as error:
-        found["engine"] = str(error)
-    return {part: reason for part, reason in found.items() if part in options.parts}
+        reasons["engine"] = str(error)
+    return {part: reason for part, reason in reasons.items() if part in options.parts}
 
 
-def tell(story: Story) -> None:
+def measure_all(story: Story) -> None:
     """Measure all requested parts, the smallest model first."""
     device = story.device
     work = max((SHAPES[name] for name in story.options.shapes), key=lambda shape: shape.parameters).work
@@ -151,7 +151,7 @@ def judged(story: Story) -> list[dict[str, Any]]:
     for name in story.options.shapes:
         for part in parts:
             figure = {key: story.figure(f"{name} {part}", key) for key in ("peak_bytes", "predicted_bytes")}
-            peak, said = figure.values()
+            peak, predicted = figure.values()
             if part == "attention":
                 for dtype, gap in ATTENTION_GAP.items():
                     gaps = [story.figure(f"{name} {part}", f"{dtype}_depth_{depth}") for depth in range(3)]
@@ -168,7 +168,7 @@ def judged(story: Story) -> list[dict[str, Any]]:
                 gap = story.figure(f"{name} {part}", "engine_and_trainer_differ_by")
                 judge(f"{name}: engine and trainer, mean difference of log-probs", gap, most=LOGPROB_GAP)
             if counts:
-                off = abs(said / peak - 1) if peak and said else None
+                off = abs(predicted / peak - 1) if peak and predicted else None
                 judge(f"{name}: {part}, memory predicted by measured, off by", off, most=MEMORY_GAP)
     return targets
 
@@ -184,9 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part, reason in absent(options).items():
         story.missing[part] = reason
         print(f"{part} cannot be measured: {reason}", flush=True)
-    tell(story)
+    measure_all(story)
     print()
-    return story.report.conclude({"figures": story.found}, judged(story), story.missing)
+    return story.report.conclude({"figures": story.figures}, judged(story), story.missing)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Options:
     """File for the figures."""
 
 
-def answer_late(seconds: float, told: Any) -> None:
+def answer_late(seconds: float, ports: Any) -> None:
     """Serve chat completions: the same verdict to each question, after a delay."""
     choice = {"index": 0, "message": {"role": "assistant", "content": VERDICT}, "finish_reason": "stop"}
     body = json.dumps({"object": "chat.completion", "choices": [choice]}).encode()
@@ -73,8 +73,8 @@ def answer_late(seconds: float, told: Any) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             try:
-                asked = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-                await reader.readexactly(int(asked.partition("content-length:")[2].split("\r\n")[0] or 0))
+                header = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                await reader.readexactly(int(header.partition("content-length:")[2].split("\r\n")[0] or 0))
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
                 return
@@ -83,7 +83,7 @@ def answer_late(seconds: float, told: Any) -> None:
 
     async def listen() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=512)
-        told.put(server.sockets[0].getsockname()[1])
+        ports.put(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(listen())
@@ -93,11 +93,11 @@ def answer_late(seconds: float, told: Any) -> None:
 def slow_judge(seconds: float) -> Iterator[str]:
     """Run the server, and yield its base URL. It ends with the block or with this process."""
     context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    process = context.Process(target=answer_late, args=(seconds, told), daemon=True)
+    ports = context.Queue()
+    process = context.Process(target=answer_late, args=(seconds, ports), daemon=True)
     process.start()
     try:
-        yield f"http://127.0.0.1:{told.get(timeout=60)}/v1"
+        yield f"http://127.0.0.1:{ports.get(timeout=60)}/v1"
     finally:
         process.terminate()
         process.join(10)

@@ -154,13 +154,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = runs.fitted([setting for setting in medians if setting.slots in FITTED])
     lines, close, predicted = [], 0, 0
     for setting, seconds in medians.items():
-        said, way = runs.forecast(machine, setting), "fitted" if setting.slots in FITTED else "predicted"
+        forecast, way = runs.forecast(machine, setting), "fitted" if setting.slots in FITTED else "predicted"
         low, _, high = statistics.quantiles(steps[setting], n=4)
-        off = said / seconds - 1
+        off = forecast / seconds - 1
         predicted += way == "predicted"
         close += way == "predicted" and abs(off) <= WITHIN
-        print(f"{setting!s:<38} {seconds:6.3f} s ({low:.2f} to {high:.2f}), {way:<9} {said:6.3f} s, {off:+.0%}")
-        lines.append({"setting": str(setting), "measured": seconds, "quarters": (low, high), way: said, "off": off})
+        print(f"{setting!s:<38} {seconds:6.3f} s ({low:.2f} to {high:.2f}), {way:<9} {forecast:6.3f} s, {off:+.0%}")
+        lines.append({"setting": str(setting), "measured": seconds, "quarters": (low, high), way: forecast, "off": off})
     targets = [target(f"predicted settings, of {predicted}, within {WITHIN:.0%}", close, least=LEAST)]
     kept = [
         [one.prompt, [[turn.sampled, turn.tool_seconds, turn.tool_tokens] for turn in one.turns]] for one in episodes

@@ -99,11 +99,13 @@ def learn_padded(model: Any, packed: Packed) -> None:
         ids_RL = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         mask_RL = torch.arange(ids_RL.shape[1]) < micro.lengths[:, None]
         logits_RLV = model(input_ids=ids_RL, attention_mask=mask_RL.long()).logits[:, :-1]
-        said = -torch.nn.functional.cross_entropy(logits_RLV.flatten(0, 1), ids_RL[:, 1:].flatten(), reduction="none")
+        logprobs = -torch.nn.functional.cross_entropy(
+            logits_RLV.flatten(0, 1), ids_RL[:, 1:].flatten(), reduction="none"
+        )
         chosen_RL = torch.nn.utils.rnn.pad_sequence(
             list(torch.split(micro.sampled_N, micro.lengths.tolist())), batch_first=True
         )
-        (said * chosen_RL[:, 1:].flatten()).sum().backward()
+        (logprobs * chosen_RL[:, 1:].flatten()).sum().backward()
 
 
 def alone(options: Options) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             def ask(side: Side, way: str) -> dict[str, float]:
                 more = {"rows": TRL_ROWS[case.model]} if side.name == "trl" else {}  # noqa: B023
-                return side.ask("train", asked=asdict(case), begin=next(number), **more)  # noqa: B023
+                return side.ask("train", case_values=asdict(case), begin=next(number), **more)  # noqa: B023
 
             found = around(sides, [("palaestra", "step"), ("trl", "step")], options.rounds, ask, ["palaestra"])
             columns = {

@@ -36,13 +36,13 @@ class Options:
 def main() -> int:
     """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, description=__doc__)
-    report, found, targets = Report(options), dict[str, Any](), list[dict[str, Any]]()
+    report, figures, targets = Report(options), dict[str, Any](), list[dict[str, Any]]()
     for part in options.parts:
-        found[part], judged = import_module(f"on_web.{part}").measure()
-        print(f"{part}\n{laid_out(found[part])}", flush=True)
+        figures[part], judged = import_module(f"on_web.{part}").measure()
+        print(f"{part}\n{laid_out(figures[part])}", flush=True)
         targets += judged
-        report.write(found, targets)
-    return report.conclude(found, targets)
+        report.write(figures, targets)
+    return report.conclude(figures, targets)
 
 
 if __name__ == "__main__":

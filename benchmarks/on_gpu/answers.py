@@ -14,7 +14,7 @@ space before it.
 """
 
 
-def said(tokens: int, seed: int) -> str:
+def words(tokens: int, seed: int) -> str:
     """Return a text of about this many tokens."""
     return " ".join(WORDS[(seed + 7 * place) % len(WORDS)] for place in range(max(1, tokens // 2)))
 
@@ -32,14 +32,14 @@ class Answers(gymnasium.Env):
         """Begin an episode with a prompt that depends on the seed."""
         super().reset(seed=seed)
         self._left = self._turns
-        return said(self._prompt_tokens, seed or 0), {}
+        return words(self._prompt_tokens, seed or 0), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Answer a turn after the delay; the last turn is answered at once."""
         self._left -= 1
         if self._left:
             time.sleep(self._seconds)
-        return said(16, len(action)), float(len(action) % 2), not self._left, False, {}
+        return words(16, len(action)), float(len(action) % 2), not self._left, False, {}
 
 
 gymnasium.register("bench/Answers-v0", "on_gpu.answers:Answers")

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 import palaestra
-from on_gpu.answers import ENV_ID, WORDS, said
+from on_gpu.answers import ENV_ID, WORDS, words
 from on_gpu.memory import Peak, outside_of_torch
-from on_gpu.settings import settled, told
+from on_gpu.settings import chosen_settings, settled
 from on_gpu.shapes import Shape, Work
 from palaestra import Completion, Request
 from palaestra.agents.local_model import serve
@@ -55,7 +55,7 @@ def engine(shape: Shape, device: torch.device, python: str) -> dict[str, Any]:
             steps=work.steps,
         )
         play, peak, model = fit.config.play, Peak(device), shape.build(device)
-        tokenizer = tiny_tokenizer([said(1000, 0), *WORDS])
+        tokenizer = tiny_tokenizer([words(1000, 0), *WORDS])
         export(model, tokenizer, Path(folder))
         local = serve(model, tokenizer, slots=play.slots, engine=partial(_ending_turns, work, fit.config))
         options = {"turns": work.turns, "prompt_tokens": work.prompt_tokens, "wait_seconds": work.wait_seconds}
@@ -68,7 +68,7 @@ def engine(shape: Shape, device: torch.device, python: str) -> dict[str, Any]:
         ):
             local.agent.engine.check(tokenizer, longest)
             found = [step.metrics for step in train_learner(Learner(local.agent, model, fit.config), arena)][1:]
-            figures = _figures(found) | {"transfer": transfer, "settings": told(fit.config)}
+            figures = _figures(found) | {"transfer": transfer, "settings": chosen_settings(fit.config)}
             if device.type == "cuda":
                 figures |= {"server_bytes": outside_of_torch(device)}
                 local.agent.engine.release()

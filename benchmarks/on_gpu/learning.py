@@ -11,7 +11,7 @@ import torch
 
 from on_gpu.memory import Peak
 from on_gpu.rates import wait_for
-from on_gpu.settings import settled, told
+from on_gpu.settings import chosen_settings, settled
 from on_gpu.shapes import Shape
 from palaestra import Attempt, Ending, Episode, Start, Task, TokenRow
 from palaestra.agents import Agent
@@ -53,7 +53,7 @@ def learning(shape: Shape, device: torch.device, matrix_flops: float | None, sca
         "tokens_per_second": work.group * work.long_tokens / took,
         "model_flops": flops,
         "optimizer_steps": metrics["optimizer_steps"],
-        "settings": told(fit.config),
+        "settings": chosen_settings(fit.config),
     }
     if matrix_flops:
         figures["share_of_matrix_rate"] = flops / matrix_flops

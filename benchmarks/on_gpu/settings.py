@@ -32,7 +32,7 @@ def settled(shape: Shape, device: torch.device, **changes: Any) -> Fitted:
     return fitted(config, shape.config(), room_of(device))
 
 
-def told(config: GRPOConfig) -> dict[str, Any]:
+def chosen_settings(config: GRPOConfig) -> dict[str, Any]:
     """Return the settings that were chosen to make the run fit."""
     scale = config.scale
     return {

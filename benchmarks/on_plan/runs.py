@@ -95,18 +95,18 @@ def timed(setting: Setting, local: LocalModel, folder: Path) -> tuple[dict[str, 
 
 
 def measure(
-    asked: Sequence[Setting], folder: Path, minutes: float
+    settings: Sequence[Setting], folder: Path, minutes: float
 ) -> Iterator[tuple[dict[str, Any], list[PlannedEpisode]]]:
     """Measure all settings in turn, repeatedly until the time is over, each at least once."""
     until = time.monotonic() + 60 * minutes
-    widest = max(setting.slots for setting in asked)
+    widest = max(setting.slots for setting in settings)
     with ExitStack() as stack:
         models = {}
         for processes, engine in ((1, TorchEngine), (2, engine_maker())):
             models[processes] = load(str(folder), slots=widest, device="cpu", engine=engine)
             stack.enter_context(closing(models[processes].agent.engine))
-        for number, setting in enumerate(cycle(asked)):
-            if number >= len(asked) and time.monotonic() > until:
+        for number, setting in enumerate(cycle(settings)):
+            if number >= len(settings) and time.monotonic() > until:
                 return
             found = timed(setting, models[setting.processes], folder)
             print(f"{setting}: {statistics.mean(found[0]['step']):.3f} s a step", file=sys.stderr, flush=True)

@@ -44,15 +44,15 @@ def measure(
     """Return the figures and the targets."""
     browser = ChromiumBrowser(max_contexts=max(32, contexts))
     try:
-        found = asyncio.run(_measured(browser, rounds, contexts, actions))
+        figures = asyncio.run(_measured(browser, rounds, contexts, actions))
     finally:
         browser.close()
     targets = [
-        target("chromium: an action on a page of 1 KB, by a raw click", found["1 KB"]["ratio"], most=ACTION_RATIO),
-        target("chromium: an action on a page of 44 KB, by a raw click", found["44 KB"]["ratio"], most=ACTION_RATIO),
-        target(f"chromium: failures of {contexts} contexts at once", found["at once"]["failures"], most=0),
+        target("chromium: an action on a page of 1 KB, by a raw click", figures["1 KB"]["ratio"], most=ACTION_RATIO),
+        target("chromium: an action on a page of 44 KB, by a raw click", figures["44 KB"]["ratio"], most=ACTION_RATIO),
+        target(f"chromium: failures of {contexts} contexts at once", figures["at once"]["failures"], most=0),
     ]
-    return found, targets
+    return figures, targets
 
 
 async def _measured(browser: ChromiumBrowser, rounds: int, contexts: int, actions: int) -> dict[str, Any]:
@@ -60,13 +60,13 @@ async def _measured(browser: ChromiumBrowser, rounds: int, contexts: int, action
     session = browser.session({HOST: PAGES})
     await session.open(HOME)
     first = time.perf_counter() - begun
-    found: dict[str, Any] = {"first page of a process, s": round(first, 2)}
+    figures: dict[str, Any] = {"first page of a process, s": round(first, 2)}
     for name, url in (("1 KB", HOME), ("44 KB", f"{HOME}large")):
         await session.open(url)
-        found[name] = await _beside_raw(browser, session, rounds)
+        figures[name] = await _beside_raw(browser, session, rounds)
     session.close()
-    found["at once"] = await _at_once(browser, contexts, actions)
-    return found
+    figures["at once"] = await _at_once(browser, contexts, actions)
+    return figures
 
 
 async def _beside_raw(browser: ChromiumBrowser, session: Any, rounds: int) -> dict[str, float]:
@@ -138,14 +138,14 @@ async def _memory(browser: ChromiumBrowser, session: Any) -> int:
 
 def spent() -> float:
     """Return the CPU seconds of this process and of the running processes below it."""
-    found: dict[int, tuple[int, float]] = {}
+    processes: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        found[int(path.parent.name)] = (int(fields[1]), (int(fields[11]) + int(fields[12])) / TICK)
+        processes[int(path.parent.name)] = (int(fields[1]), (int(fields[11]) + int(fields[12])) / TICK)
     mine = {os.getpid()}
-    while more := {pid for pid, (parent, _) in found.items() if parent in mine} - mine:
+    while more := {pid for pid, (parent, _) in processes.items() if parent in mine} - mine:
         mine |= more
-    return sum(found[pid][1] for pid in mine if pid in found)
+    return sum(processes[pid][1] for pid in mine if pid in processes)

@@ -72,9 +72,9 @@ class Unseen(Shared):
     def respond(self, request: SiteRequest) -> SiteResponse:
         """Return a page with a new number."""
         Unseen.count += 1
-        found = super().respond(request).body
-        assert isinstance(found, str)
-        return SiteResponse(found.replace("</h1>", f" {Unseen.count}</h1>"))
+        body = super().respond(request).body
+        assert isinstance(body, str)
+        return SiteResponse(body.replace("</h1>", f" {Unseen.count}</h1>"))
 
 
 def kit(site: Shared) -> WebBrowser:
@@ -148,15 +148,15 @@ def page_ms(size: int, rounds: int) -> float:
     """Return the CPU milliseconds to convert a page's HTML to numbered text: the best round of each page, the median
     over pages.
     """
-    found = []
+    best_times = []
     for seed in range(10):
         text, times = page(size, seed), []
         for _ in range(rounds):
             begun = time.process_time()
             document._parsed(text)
             times.append((time.process_time() - begun) * 1e3)
-        found.append(min(times))
-    return statistics.median(found)
+        best_times.append(min(times))
+    return statistics.median(best_times)
 
 
 def measure(

@@ -30,7 +30,7 @@ class Flight:
         self.at, self.now = now, self.now + by
         self.peak, self.requests = max(self.peak, self.now), self.requests + (by > 0)
 
-    def told(self):
+    def counts(self):
         mean = self.area / self.seconds if self.seconds else 0.0
         found = {"peak": self.peak, "mean": mean, "requests": self.requests}
         self.clear()
@@ -57,7 +57,7 @@ class Answers(asyncio.Protocol):
         self.data = b""
         path = head.split(b" ", 2)[1]
         if path.endswith(b"/flight"):
-            self.send(self.flight.told())
+            self.send(self.flight.counts())
         elif head.startswith(b"GET"):
             self.send({"object": "list", "data": [{"id": "fake", "object": "model"}]})
         else:
@@ -87,8 +87,8 @@ def turn(messages):
     if messages[-1]["role"] == "tool":
         message["content"] = text_of(messages[-1])
     else:
-        asked = QUESTION.search(text_of(messages[-1]))
-        arguments = json.dumps({"expression": asked[0]})
+        question = QUESTION.search(text_of(messages[-1]))
+        arguments = json.dumps({"expression": question[0]})
         call = {"id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": arguments}}
         message["tool_calls"], finish = [call], "tool_calls"
     return {

@@ -74,8 +74,8 @@ def answer(index: int) -> str:
 def script(index: int, turns: int, call: Callable[[str], str]) -> list[str]:
     """Return the turns of the agent; `call` writes a call of the calculator."""
     a, b = PROBLEMS[index % len(PROBLEMS)]
-    asked = [f"I compute step {turn + 1}.\n{call(f'{a} * {b} + {turn}')}" for turn in range(turns - 1)]
-    return [*asked, answer(index)]
+    calls = [f"I compute step {turn + 1}.\n{call(f'{a} * {b} + {turn}')}" for turn in range(turns - 1)]
+    return [*calls, answer(index)]
 
 
 def scripts(setting: Setting, call: Callable[[str], str]) -> list[list[str]]:
@@ -185,12 +185,12 @@ def _forget(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, 
 
 
 def _play(
-    ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], seconds: float, **asked: Any
+    ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], seconds: float, **options: Any
 ) -> dict[str, Any]:
     """Play whole batches for at least `seconds`. The environments are kept for the next round, and warmed up before the
     first.
     """
-    setting = Setting(**asked)
+    setting = Setting(**options)
     if setting not in kept:
         kept[setting] = ways[setting.way](setting)
         warm = time.perf_counter()
@@ -227,9 +227,9 @@ def _play(
     }
 
 
-def _open(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **asked: Any) -> dict[str, Any]:
+def _open(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **options: Any) -> dict[str, Any]:
     """Return the CPU seconds to create the environments, without opening episodes."""
-    setting = Setting(**asked)
+    setting = Setting(**options)
     gc.collect()
     began = time.process_time()
     batch = ways[setting.way](setting)
@@ -238,9 +238,11 @@ def _open(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Ba
     return {"cpu_s": cpu}
 
 
-def _weigh(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **asked: Any) -> dict[str, Any]:
+def _weigh(
+    ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **options: Any
+) -> dict[str, Any]:
     """Return the bytes of each environment with an open episode."""
-    setting = Setting(**asked)
+    setting = Setting(**options)
     warm = ways[setting.way](Setting(setting.way, min(setting.envs, WARM_ENVS)))
     warm.play()
     gc.collect()

@@ -48,10 +48,10 @@ class Calculator(gymnasium.Env):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Process one turn of the agent."""
-        found = TAG.search(action)
-        if found is None:
+        match = TAG.search(action)
+        if match is None:
             return "", float(action.strip() == answer(self._index)), True, False, {}
-        return f"<result>{wait_and_evaluate(found[1], self._latency)}</result>", 0.0, False, False, {}
+        return f"<result>{wait_and_evaluate(match[1], self._latency)}</result>", 0.0, False, False, {}
 
 
 def opened(setting: Setting, processes: bool = False) -> Lockstep:
@@ -61,9 +61,9 @@ def opened(setting: Setting, processes: bool = False) -> Lockstep:
     vector: Any = (
         AsyncVectorEnv(makers, shared_memory=False, **options) if processes else SyncVectorEnv(makers, **options)
     )
-    found = Lockstep(setting, vector.reset, lambda turn: vector.step(turn)[1], vector.close)
-    found.processes = [process.pid for process in vector.processes] if processes else []
-    return found
+    batch = Lockstep(setting, vector.reset, lambda turn: vector.step(turn)[1], vector.close)
+    batch.processes = [process.pid for process in vector.processes] if processes else []
+    return batch
 
 
 if __name__ == "__main__":

@@ -20,18 +20,18 @@ def answer_requests(packages: tuple[str, ...], verbs: Mapping[str, Callable[...,
     """
     answers = os.fdopen(int(os.environ.pop(ANSWERS, "1")), "w", closefd=False)
 
-    def tell(found: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(found) + "\n")
+    def send(answer: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    tell({"versions": {name: _version(name) for name in ("python", *packages)}, **hello})
+    send({"versions": {name: _version(name) for name in ("python", *packages)}, **hello})
     for line in sys.stdin:
-        asked = json.loads(line)
-        verb = asked.pop("do")
+        request = json.loads(line)
+        verb = request.pop("do")
         try:
-            tell(verbs[verb](**asked))
+            send(verbs[verb](**request))
         except Exception as error:  # Whatever a suite raises is what the benchmark is told.
-            tell({"error": f"{type(error).__name__}: {error}"})
+            send({"error": f"{type(error).__name__}: {error}"})
 
 
 def _version(name: str) -> str:

@@ -54,10 +54,10 @@ class Calculator(Environment):
     def step(self, action: Say, timeout_s: float | None = None, **kwargs: Any) -> Seen:
         """Process one turn of the agent."""
         self._state.step_count += 1
-        found = TAG.search(action.text)
-        if found is None:
+        match = TAG.search(action.text)
+        if match is None:
             return Seen(done=True, reward=float(action.text.strip() == answer(self._index)))
-        return Seen(text=f"<result>{wait_and_evaluate(found[1], self.latency)}</result>", reward=0.0)
+        return Seen(text=f"<result>{wait_and_evaluate(match[1], self.latency)}</result>", reward=0.0)
 
     @property
     def state(self) -> State:
@@ -102,9 +102,9 @@ class Sessions:
         steps = (client.step({"text": text}) for client, text in zip(self._clients, turn, strict=True))
         return [result.reward or 0.0 for result in self._together(steps)]
 
-    def _together(self, asked: Iterable[Awaitable[Any]]) -> list[Any]:
+    def _together(self, requests: Iterable[Awaitable[Any]]) -> list[Any]:
         async def all_of_them() -> list[Any]:
-            return await asyncio.gather(*asked)
+            return await asyncio.gather(*requests)
 
         return self._loop.run_until_complete(all_of_them())
 
@@ -123,9 +123,9 @@ class Sessions:
 def opened(setting: Setting) -> Lockstep:
     """Return clients with their server."""
     sessions = Sessions(setting)
-    found = Lockstep(setting, sessions.begin, sessions.step, sessions.close)
-    found.processes = sessions.processes
-    return found
+    batch = Lockstep(setting, sessions.begin, sessions.step, sessions.close)
+    batch.processes = sessions.processes
+    return batch
 
 
 def run_server(port: int, sessions: int, latency: float) -> None:

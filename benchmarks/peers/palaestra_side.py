@@ -212,10 +212,10 @@ def uneven(setting: Setting, face: str) -> Played:
         return lambda expression: call("calculator", expression=expression, seconds=next(left))
 
     rows = [script(index, setting.turns, waiting(row)) for index, row in enumerate(waits)]
-    found = Played(setting, "bench/Uneven-v0", list(zip(*rows, strict=True)), face)
-    found.waited = sum(map(sum, waits))
-    found.least = max(map(sum, waits)) if face == "free" else sum(map(max, zip(*waits, strict=True)))
-    return found
+    batch = Played(setting, "bench/Uneven-v0", list(zip(*rows, strict=True)), face)
+    batch.waited = sum(map(sum, waits))
+    batch.least = max(map(sum, waits)) if face == "free" else sum(map(max, zip(*waits, strict=True)))
+    return batch
 
 
 def two_hop(setting: Setting, face: str = "free") -> Played:
@@ -236,11 +236,11 @@ def memory(envs: int) -> dict[str, float]:
     turns = demonstrations(envs)
     gc.collect()
     tracemalloc.start()
-    before, found = tracemalloc.get_traced_memory()[0], dict[str, float]()
+    before, figures = tracemalloc.get_traced_memory()[0], dict[str, float]()
 
     def weigh(name: str) -> None:
         gc.collect()
-        found[name] = (tracemalloc.get_traced_memory()[0] - before) / envs
+        figures[name] = (tracemalloc.get_traced_memory()[0] - before) / envs
 
     arena = Played(Setting("", envs), TWO_HOP, turns, "free")
     weigh("made")
@@ -250,7 +250,7 @@ def memory(envs: int) -> dict[str, float]:
     weigh("over")
     arena.close()
     tracemalloc.stop()
-    return found
+    return figures
 
 
 def sandboxed(calls: int) -> dict[str, float]:
@@ -273,7 +273,7 @@ def sandboxed(calls: int) -> dict[str, float]:
 def hops() -> dict[str, float]:
     """Return the number of Python calls in one `step` of TwoHop, and of the files of palaestra that they are in."""
     env: Any = gymnasium.make(TWO_HOP).unwrapped
-    package, passed, found = f"{Path(palaestra.__file__).parent}/", list[str](), dict[str, float]()
+    package, passed, figures = f"{Path(palaestra.__file__).parent}/", list[str](), dict[str, float]()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
@@ -286,9 +286,9 @@ def hops() -> dict[str, float]:
             sys.setprofile(note)
             env.step(text)
             sys.setprofile(None)
-            found[f"{name}_calls"] = len(passed)
-            found[f"{name}_files"] = len({file for file in passed if file.startswith(package)})
-    return found
+            figures[f"{name}_calls"] = len(passed)
+            figures[f"{name}_files"] = len({file for file in passed if file.startswith(package)})
+    return figures
 
 
 def where() -> dict[str, str]:

@@ -145,9 +145,9 @@ def matrix_rate() -> float:
     return 2 * MATRIX**3 / best
 
 
-def train(kept: dict[Case, Trainer], asked: dict[str, Any], begin: int) -> dict[str, float]:
+def train(kept: dict[Case, Trainer], case_values: dict[str, Any], begin: int) -> dict[str, float]:
     """Take two steps, of which the first is not measured."""
-    case = Case(**asked)
+    case = Case(**case_values)
     if case not in kept:
         kept.clear()
         kept[case] = Trainer(build(case.model), case)
@@ -155,15 +155,15 @@ def train(kept: dict[Case, Trainer], asked: dict[str, Any], begin: int) -> dict[
     for number in (begin, begin + 1):
         clock.begin()
         learning = kept[case].step(number)
-    found = clock.end() | {"learn_cpu_s": learning, "peak_gb": peak_gb()}
-    return found | {"matrix_share": learning_flops(build(case.model), case) / learning / matrix_rate()}
+    figures = clock.end() | {"learn_cpu_s": learning, "peak_gb": peak_gb()}
+    return figures | {"matrix_share": learning_flops(build(case.model), case) / learning / matrix_rate()}
 
 
 def main() -> None:
     """Answer requests until the benchmark ends."""
     torch.set_num_threads(1)
     kept = dict[Case, Trainer]()
-    answer_requests(("palaestra", "torch", "transformers"), {"train": lambda **asked: train(kept, **asked)})
+    answer_requests(("palaestra", "torch", "transformers"), {"train": lambda **request: train(kept, **request)})
 
 
 if __name__ == "__main__":

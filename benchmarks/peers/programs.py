@@ -106,14 +106,14 @@ def memory_of(number: int) -> float:
 
 def below(number: int) -> list[int]:
     """Return the processes below one, at any depth."""
-    found: list[int] = []
+    processes: list[int] = []
     todo = [number]
     while todo:
         try:
             for task in Path(f"/proc/{todo.pop()}/task").iterdir():
                 children = [int(child) for child in (task / "children").read_text().split()]
-                found += children
+                processes += children
                 todo += children
         except OSError:
             continue
-    return found
+    return processes

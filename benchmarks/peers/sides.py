@@ -85,14 +85,14 @@ class Side:
         if not line:
             raise Lost(f"{self.name} has ended: {self._last_words()}")
         try:
-            found = json.loads(line)
+            answer = json.loads(line)
         except ValueError:
             raise Lost(f"{self.name} answered {line[:100]!r}; expected a JSON object") from None
-        if not isinstance(found, dict):
+        if not isinstance(answer, dict):
             raise Lost(f"{self.name} answered {line[:100]!r}; expected a JSON object")
-        if "error" in found:
-            raise Lost(f"{self.name}: {found['error']}")
-        return found
+        if "error" in answer:
+            raise Lost(f"{self.name}: {answer['error']}")
+        return answer
 
     def _last_words(self) -> str:
         self._said.seek(0)
@@ -109,7 +109,7 @@ class Figures:
 
     def median(self, key: str) -> float:
         """Return the median of a figure over the rounds."""
-        return statistics.median(found[key] for found in self.rounds)
+        return statistics.median(figures[key] for figures in self.rounds)
 
 
 Measured = dict[tuple[str, str], Figures]
@@ -126,9 +126,9 @@ def around(
     """Send the request to every side in turn, in each round. A side that fails is left out afterwards, except those in
     `must`, whose error is raised.
     """
-    found: Measured = {way: Figures() for way in ways if way[0] in sides}
+    measured: Measured = {way: Figures() for way in ways if way[0] in sides}
     for _ in range(rounds):
-        for (name, way), figures in found.items():
+        for (name, way), figures in measured.items():
             if figures.lost:
                 continue
             try:
@@ -137,7 +137,7 @@ def around(
                 if name in must:
                     raise
                 figures.lost = str(error)
-    return found
+    return measured
 
 
 def ratio(over: Figures, under: Sequence[Figures], key: str, best: Callable[[list[float]], float]) -> float | None:

@@ -32,7 +32,7 @@ def tokenizer(size: int = WORDS) -> PreTrainedTokenizerFast:
     )
 
 
-def said(ids: list[int]) -> str:
+def words_of(ids: list[int]) -> str:
     """Return ids as words."""
     return " ".join(f"w{n}" for n in ids)
 
@@ -52,9 +52,9 @@ class Watch(TrainerCallback):
         self.steps.append(self.clock.end())
 
 
-def train(asked: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
+def train(case_values: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
     """Take two steps, of which the first is not measured."""
-    case, counted = Case(**asked), []
+    case, counted = Case(**case_values), []
     model = build(case.model)
 
     def score(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -63,10 +63,10 @@ def train(asked: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
 
     def look_up() -> str:
         """Wait and answer."""
-        return said(wait(case.latency))
+        return words_of(wait(case.latency))
 
     words = tokenizer(model.config.vocab_size)
-    steps = [said(ids) for step in range(begin, begin + 2) for ids in prompts(case, step)]
+    steps = [words_of(ids) for step in range(begin, begin + 2) for ids in prompts(case, step)]
     total = case.turns * case.turn_tokens + (case.turns - 1) * RESULT
     config = GRPOConfig(
         output_dir="/tmp/unused",
