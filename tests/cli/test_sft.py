@@ -290,7 +290,7 @@ def test_a_rate_that_is_too_high_ends_in_a_sentence(capsys, files, model, tmp_pa
     asked = ["sft", files["two-hop"], "--model", model, "--run", tmp_path / "run", "--optimizer.warmup-share", "0"]
     status, _, err = run(capsys, *asked, "--optimizer.learning-rate", "1e30", *SHORT)
     assert status == 2
-    assert "none of them was taken; a lower learning_rate" in err
+    assert "so all were skipped; a lower learning_rate" in err
 
 
 def test_help_does_not_wait_for_torch():
