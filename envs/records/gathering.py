@@ -76,7 +76,7 @@ class ReplayMachines:
             }:
                 words = shlex.join(as_pair(name, value) for name, value in unnamed.items())
                 raise UsageError(
-                    f"a record of {env_id} names where it runs or whom it asks, and no file decides that: {words}; if "
+                    f"a record of {env_id} names services, which are used only if the command names them too: {words}; if "
                     f"you trust it, add --env-options {words}, or name others there"
                 )
             self._machines[key] = open_machine(env_id, machine_options)

@@ -11,6 +11,7 @@ import pettingzoo
 import pytest
 import torch
 from batches import same
+from families import random_agent
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,7 +147,7 @@ def test_f54_a_game_passes_pettingzoos_own_check():
     ("recipe", "changes"), [("grpo-tcr", {}), ("prs", {"curriculum": True, "format_weight": 0.0})], ids=["tcr", "prs"]
 )
 def test_f56_a_run_that_stopped_goes_on_bit_by_bit_with_a_curriculum_too(recipe, changes, tmp_path):
-    model = going.random_agent(tmp_path / "model")
+    model = random_agent(tmp_path / "model")
     config = going.run_of(model, recipe, eval_tasks=0, steps=2, **changes)
     going.on(tmp_path / "whole", config)
     going.on(tmp_path / "parts", config, steps=1)

@@ -54,10 +54,13 @@ def played():
     """
     ok, failed = Status.OK, Status.TOOL_ERROR
     specs = [(1.0, [ok, ok], 0), (0.0, [failed, ok], 0), (0.2, [ok], 0), (0.5, [], 1), (0.5, [failed], 1)]
-    made = [called(reward, statuses, group, seed) for seed, (reward, statuses, group) in enumerate(specs)]
-    made += [called(1.0, [ok, failed, ok], 2, 5), families.an_episode(families.token_row(3, []), reward=0.4, group=2)]
+    made = [called(calls, reward, n, group, 2 + n % 3) for n, (reward, calls, group) in enumerate(specs)]
+    made += [
+        called([ok, failed, ok], 1.0, 5, 2, 4),
+        families.an_episode(families.token_row(3, []), reward=0.4, group=2),
+    ]
     batch = batch_of(made)
-    greedy = called(0.7, [], 0, 9)
+    greedy = called([], 0.7, 9)
     greedy = replace(greedy, start=replace(greedy.start, greedy=True))
     batch = replace(batch, rollouts=(*batch.rollouts, Scored(greedy, {"outcome": 0.4})))
     rng = np.random.default_rng(1)

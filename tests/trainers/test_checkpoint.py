@@ -251,7 +251,7 @@ def test_weights_that_are_no_numbers_never_replace_good_ones(config, model, tmp_
     with torch.no_grad():
         local.model.model.norm.weight[3] = float("nan")
     learner.step = 2
-    with pytest.raises(TrainingHalted, match="no numbers after step 2"):
+    with pytest.raises(TrainingHalted, match="not finite after step 2"):
         checkpoint.save(learner, tmp_path)
     assert checkpoint.newest(tmp_path)[0].step == 1
 
