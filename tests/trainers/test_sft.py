@@ -24,7 +24,7 @@ from palaestra.trainers.data.demonstrations import unfit
 from palaestra.trainers.learn.imitation import Imitation
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.learning_rate import rate_at
-from palaestra.trainers.run import checkpoint, session
+from palaestra.trainers.run import session
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.sft import longest_row, sft_rows
 
@@ -393,18 +393,3 @@ def test_an_interrupt_waits_for_the_checkpoint_that_is_being_written(file, tmp_p
     assert epochs_of(tmp_path / "run") == ["step-000002"]
     monkeypatch.undo()
     assert imitated(tmp_path / "run", config_of(file))[0] == (3, 8)
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(file, tmp_path, monkeypatch):
-    real, calls = checkpoint.export, []
-
-    def full(*arguments):
-        calls.append(arguments)
-        real(*arguments)
-        if len(calls) == 2:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "export", full)
-    with pytest.raises(TrainingHalted, match="step-000004 could not be written: No space left"):
-        imitated(tmp_path / "run", config_of(file))
-    assert epochs_of(tmp_path / "run") == ["step-000002"]
