@@ -52,7 +52,7 @@ def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[TemplateFinding]:
         what, _, remedy = str(error).partition("; ")
         return [TemplateFinding("chat template", what, "broken", remedy)]
     except Exception as error:
-        return [_raised("cannot show a user's question", error)]
+        return [_exception_finding("cannot show a user's question", error)]
     chat.stops |= set(ends)
     checks = [_turns, _thinking, _system_text, _schemas, _calls, _stops, _shield, _odd_texts]
     if chat.probe("tool", False) is not None:
@@ -62,11 +62,11 @@ def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[TemplateFinding]:
         try:
             remarks += check(chat)
         except Exception as error:  # The other checks may still find something.
-            remarks.append(_raised("fails", error))
+            remarks.append(_exception_finding("fails", error))
     return list(dict.fromkeys(remarks))
 
 
-def _raised(what: str, error: Exception) -> TemplateFinding:
+def _exception_finding(what: str, error: Exception) -> TemplateFinding:
     """Return a finding about an exception that the template raised: it is third-party code and may raise any error."""
     reason = (str(error).strip().splitlines() or [""])[0]
     return TemplateFinding("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", _OTHER_TEMPLATE)

@@ -57,7 +57,7 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
         "defects": ledger.defects,
         "findings": [str(finding) for finding in ledger.findings],
     }
-    show_line(console, _said(ledger))
+    show_line(console, _figures_line(ledger))
     for finding in ledger.findings[:_SHOWN]:
         show_line(console, str(finding), "red")
     if len(ledger.findings) > _SHOWN:
@@ -65,7 +65,7 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
     return 1 if ledger.findings or ledger.defects else 0
 
 
-def _said(ledger: "Ledger") -> str:
+def _figures_line(ledger: "Ledger") -> str:
     """Return the figures of the audit as one line of text."""
     return ", ".join(
         f"{name} {value:.3g}" if value % 1 else f"{name} {value:,.0f}" for name, value in ledger.figures.items()

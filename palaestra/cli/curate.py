@@ -60,10 +60,10 @@ def run(arguments: Sequence[str]) -> int:
     """Play the missing episodes, compute pass rates, and keep the tasks that fit. Return 1 if no task was kept."""
     options = tyro.cli(CurateOptions, args=list(arguments), prog="palaestra curate")
     target = options.histogram(resolve(options.env_id))
-    return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))
+    return run_rollouts(options, "curate", lambda rollouts: _keep_tasks(options, target, rollouts))
 
 
-def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: EpisodeCollection) -> int:
+def _keep_tasks(options: CurateOptions, target: Mapping[str, float] | None, rollouts: EpisodeCollection) -> int:
     tokens: list[int] = []
 
     def episodes() -> Iterator[Episode]:
