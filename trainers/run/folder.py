@@ -3,7 +3,7 @@
 config.json     the resolved config
 start/          the model before the first step, if it cannot be loaded again: the tiny agent, or the reference of a KL
 before.json     metrics on held-out tasks before the first step
-metrics.jsonl   one line per step
+metrics.jsonl   one line per step; its `causes` say why episodes of the step failed, if some did
 measured.jsonl  one line for each evaluation on held-out tasks during the run, if the config sets them
 best/           the model of the best evaluation, with its line as measured.json
 episodes/       step-000012.jsonl, eval-before.jsonl, eval-after.jsonl: episodes with their tokens (`palaestra.record`)
@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from palaestra.causes import Causes
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.mixture import environment_of
@@ -137,6 +138,14 @@ class Run:
         """Return the success of each logged step, without steps in which every episode broke."""
         return [line["rewards/success/mean"] for line in self.metrics if "rewards/success/mean" in line]
 
+    @property
+    def causes(self) -> Causes:
+        """Return why episodes failed so far, in the steps and in the evaluations before and after them."""
+        parts: list[Any] = [*self.metrics]
+        for evaluation in (self.before, self.summary.get("after")):
+            parts += evaluation.values() if isinstance(evaluation, Mapping) else ()
+        return Causes(part.get("causes") for part in parts if isinstance(part, Mapping))
+
     def settle(self, config: RunConfig) -> None:
         """Replace the config of the run, and save it in the folder."""
         self.config = config
@@ -153,7 +162,10 @@ class Run:
             games = {episode.start.key[:3] for episode, _ in progress.rollouts if episode.start.group in groups}
             recorded = [pair for pair in progress.rollouts if pair[0].start.key[:3] in games or pair[0].reward is None]
             self.keep(f"step-{progress.step:06}", recorded, "train")
-        figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
+        figures: dict[str, Any] = {
+            name: value if math.isfinite(value) else None for name, value in progress.metrics.items()
+        }
+        figures |= {"causes": progress.causes} if progress.causes else {}
         if self.writes:
             append_line(self.folder / _METRICS, json.dumps({"step": progress.step, **figures}, allow_nan=False))
             self._clock.save()
