@@ -113,6 +113,6 @@ class Causes:
 
     def _most_frequent(self, counts: Mapping[str, int]) -> dict[str, int]:
         ordered = sorted(counts, key=lambda key: (key == OTHERS, -counts[key]))
-        shown = ordered if len(ordered) <= _SHOWN else [key for key in ordered[: _SHOWN - 1] if key != OTHERS]
-        rest = sum(counts.values()) - sum(counts[key] for key in shown)
-        return {self._texts[key]: counts[key] for key in shown} | ({OTHERS: rest} if rest else {})
+        reported = ordered if len(ordered) <= _SHOWN else [key for key in ordered[: _SHOWN - 1] if key != OTHERS]
+        other_count = sum(counts.values()) - sum(counts[key] for key in reported)
+        return {self._texts[key]: counts[key] for key in reported} | ({OTHERS: other_count} if other_count else {})

@@ -1,7 +1,4 @@
-"""Evaluate an agent on tasks it was not trained on: avg@k, pass@k, pass^k and maj@k with intervals, sampled or greedy.
-
-Not in this module: the statistics (`statistics`, `intervals`).
-"""
+"""Evaluate an agent on tasks it was not trained on: avg@k, pass@k, pass^k and maj@k with intervals (`statistics`)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager

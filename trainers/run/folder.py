@@ -141,10 +141,8 @@ class Run:
     @property
     def causes(self) -> Causes:
         """Return why episodes failed so far, in the steps and in the evaluations before and after them."""
-        parts: list[Any] = [*self.metrics]
-        for evaluation in (self.before, self.summary.get("after")):
-            parts += evaluation.values() if isinstance(evaluation, Mapping) else ()
-        return Causes(part.get("causes") for part in parts if isinstance(part, Mapping))
+        evaluations = [*(self.before or {}).values(), *self.summary.get("after", {}).values()]
+        return Causes(part.get("causes") for part in [*self.metrics, *evaluations] if isinstance(part, Mapping))
 
     def settle(self, config: RunConfig) -> None:
         """Replace the config of the run, and save it in the folder."""
@@ -155,19 +153,16 @@ class Run:
     def add(self, progress: Progress) -> None:
         """Log a step: one line of metrics, with null for values that are not finite, and the episodes that are kept."""
         if isinstance(self.config, GRPOConfig):
-            groups = sorted({episode.start.group for episode, _ in progress.rollouts})[
-                : self.config.save.recorded_groups
-            ]
+            starts = [episode.start for episode, _ in progress.rollouts]
+            groups = sorted({start.group for start in starts})[: self.config.save.recorded_groups]
             # Keep whole games, whose seats share this key: each seat has groups of its own.
-            games = {episode.start.key[:3] for episode, _ in progress.rollouts if episode.start.group in groups}
+            games = {start.key[:3] for start in starts if start.group in groups}
             recorded = [pair for pair in progress.rollouts if pair[0].start.key[:3] in games or pair[0].reward is None]
             self.keep(f"step-{progress.step:06}", recorded, "train")
-        figures: dict[str, Any] = {
-            name: value if math.isfinite(value) else None for name, value in progress.metrics.items()
-        }
-        figures |= {"causes": progress.causes} if progress.causes else {}
+        figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
+        line = {"step": progress.step, **figures, **({"causes": progress.causes} if progress.causes else {})}
         if self.writes:
-            append_line(self.folder / _METRICS, json.dumps({"step": progress.step, **figures}, allow_nan=False))
+            append_line(self.folder / _METRICS, json.dumps(line, allow_nan=False))
             self._clock.save()
 
     def add_measured(self, line: Mapping[str, Any]) -> None:
