@@ -21,7 +21,7 @@ from evaluation import server
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
-from palaestra.envs import Harness, ToolEnv, ToolVectorEnv
+from palaestra.envs import Harness, Model, ToolEnv, ToolVectorEnv
 from palaestra.envs.suite.two_hop import TwoHop, demonstrate
 
 QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
@@ -60,7 +60,7 @@ class Hops(Harness):
 
     task, reward = TwoHop.task, TwoHop.reward
 
-    async def run(self, task: palaestra.Task, model: object) -> str:
+    async def run(self, task: palaestra.Task, model: Model) -> str:
         bodies, replies = asyncio.Queue[bytes | None](), asyncio.Queue[bytes]()
         asking = asyncio.create_task(ask(model.base_url, bodies, replies))
         messages = [{"role": "system", "content": TwoHop.system}, {"role": "user", "content": task.prompt}]
