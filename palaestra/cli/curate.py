@@ -96,7 +96,7 @@ def _keep_tasks(options: CurateOptions, target: Mapping[str, float] | None, roll
     rows = {"tasks": curated.outcomes, "kept": kept_counts}
     cells = {name: tuple(str(row[outcome]) for outcome in OUTCOMES) for name, row in rows.items()}
     rollouts.console.print(table(f"Tasks of {rollouts.env_id.rpartition(':')[2]}", cells, OUTCOMES))
-    rollouts.tell(causes)
+    rollouts.print_causes(causes)
     if curated.outcomes["incomplete"]:
         note(f"{curated.outcomes['incomplete']} tasks have BROKEN episodes and are left out")
     if not curated.tasks:

@@ -92,10 +92,10 @@ class EpisodeCollection:
     def records(self) -> list[Record]:
         """Return the requested episodes, and tell why some failed."""
         requested = self.file.records(self.starts)
-        self.tell(Causes.of(record.episode for record in requested))
+        self.print_causes(Causes.of(record.episode for record in requested))
         return requested
 
-    def tell(self, causes: Causes) -> None:
+    def print_causes(self, causes: Causes) -> None:
         """Print and report why episodes failed, if some did."""
         for line in causes.lines():
             note(line)
