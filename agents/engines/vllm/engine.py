@@ -136,6 +136,8 @@ class VllmEngine(BackgroundEngine):
             self._require_servers()
         number = next(self._updates)
         give, keeps = self._give_function(expected(tensors, self._weight_names), number)
+        if self.own_servers is not None:
+            self.own_servers.let_start()
         self._wait(self._fleet.update(f"{self._name}-{number}", version, give, keeps))
         self.version, self._has_weights = version, True
         self.model = None
@@ -151,11 +153,18 @@ class VllmEngine(BackgroundEngine):
         self._wait(self._fleet.resume())
 
     def release(self) -> None:
-        """Make the servers free memory, if they support it. Sampling stops until `reclaim`."""
+        """Make the servers free memory, if they support it. Sampling stops until `reclaim`.
+
+        A server of this engine that dies now starts again when `update_weights` or `reclaim` is called.
+        """
+        if self.own_servers is not None:
+            self.own_servers.hold()
         self._wait(self._fleet.release())
 
     def reclaim(self) -> None:
         """Make the servers allocate the memory that `release` freed. Sampling continues if the engine is not paused."""
+        if self.own_servers is not None:
+            self.own_servers.let_start()
         self._wait(self._fleet.reclaim(self._paused))
 
     def health(self) -> str:
