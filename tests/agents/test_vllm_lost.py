@@ -1,7 +1,8 @@
-"""A vLLM server that dies at the worst moment comes back with the newest weights: asleep, while it is released or woken,
-while weights are being sent. Old weights are never sampled from.
+"""A vLLM server that dies at the worst moment comes back with the newest weights: asleep, while it is released or
+woken, while weights are being sent. Old weights are never sampled from.
 """
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -36,10 +37,10 @@ def hurried(monkeypatch):
 
 
 @contextmanager
-def served_by(serving):
+def served_by(serving, *others):
     with serving.server:
         model = contract_model()
-        engine = VllmEngine(model, STOPS, urls=[serving.url], answer_seconds=10.0, restart_seconds=10.0)
+        engine = VllmEngine(model, STOPS, urls=[serving.url, *others], answer_seconds=10.0, restart_seconds=10.0)
         try:
             yield Served(engine, model, STOPS, LONGEST)
         finally:
@@ -60,7 +61,7 @@ STAGES = ("sleep", "wake_up", "pause", "palaestra_load", "update_weight_version"
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_server_that_dies_while_it_is_released_given_weights_or_woken_loses_no_turn_and_answers_from_the_newest(stage):
+def test_a_server_that_dies_at_any_stage_of_a_release_loses_no_turn_and_answers_from_the_newest_weights(stage):
     serving = ServingVllm(contract_model(), LONGEST)
     starting = [broken, broken]
 
@@ -108,7 +109,7 @@ def test_a_turn_that_a_server_refuses_in_a_pause_is_asked_again_and_no_weights_a
     async def late(body, truth):
         del serving.lies["generate"]
         while not serving.paused:
-            await serving_moment()
+            await asyncio.sleep(0.001)
         return error(503, "Generation is paused. Please retry after it resumes.")
 
     with served_by(serving) as served:
@@ -121,10 +122,33 @@ def test_a_turn_that_a_server_refuses_in_a_pause_is_asked_again_and_no_weights_a
         assert len(serving.folders) == 1
 
 
-async def serving_moment():
-    import asyncio
+def test_a_server_that_gets_its_weights_while_a_pause_ends_is_not_left_paused():
+    first, second = (ServingVllm(contract_model(), LONGEST) for _ in range(2))
+    resumed = threading.Event()
 
-    await asyncio.sleep(0.001)
+    def lost(body, truth):
+        del second.lies["pause"]
+        return hang_up(body, truth)
+
+    async def given(body, truth):
+        while not resumed.is_set():
+            await asyncio.sleep(0.001)
+        return truth
+
+    async def resume(body, truth):
+        resumed.set()
+        while not served.engine._fleet.replicas[1].ready:
+            await asyncio.sleep(0.001)
+        return truth
+
+    with second.server, served_by(first, second.url) as served:
+        served.change()
+        second.lies |= {"pause": lost, "palaestra_load": given}
+        first.lies["resume"] = resume
+        served.engine.pause()
+        served.engine.resume()
+        require_newest(served, served.turns(4), {})
+        assert not second.paused and second.asked
 
 
 class FakeProcess:
