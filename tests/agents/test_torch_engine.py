@@ -7,6 +7,7 @@ import families
 import numpy as np
 import pytest
 import torch
+from made_tensors import Made
 
 from palaestra import Ending, Request, Start, UsageError
 from palaestra.agents import Agent, TokenLimits, play
@@ -81,6 +82,21 @@ def test_log_probs_hold_under_every_template(family):
         for row in episode.rows:
             gap = np.abs(families.fresh_logprobs(model, row) - row.logprobs[row.sampled])
             assert gap.max() < 2e-5
+
+
+def test_a_decode_step_reads_keys_that_heads_share_without_a_copy_of_them():
+    """transformers below 5.23 repeated them for each head, which took several times the memory and the time."""
+    model = families.stock_model("qwen3", 400)
+    config = model.config
+    assert config.num_attention_heads >= 2 * config.num_key_value_heads
+    served, rows, length = engine(model, slots=4, stops=()), 4, 500
+    for row in range(rows):
+        served.submit(request([row + 1] * length))
+    served.poll()
+    with Made() as made:
+        served.poll()
+    keys = rows * config.num_key_value_heads * length * config.head_dim * torch.float32.itemsize
+    assert 0 < made.largest < keys / 2
 
 
 def test_what_was_sampled_is_what_is_recorded_and_only_that():
