@@ -30,7 +30,7 @@ def run_of(model, recipe="grpo-tcr", **changes):
 
 def on(folder, config=None, steps=STEPS, interrupts=None):
     """Begin a run, or go on with it, for so many steps; returns its learner."""
-    with Run.reopened(folder) if (folder / "config.json").exists() else Run(folder, config) as run:
+    with Run.reopened(folder) if config is None else Run(folder, config) as run:
         learner = open_learner(run)
         with closing(grpo.train(run, learner=learner, interrupts=interrupts)) as stage:
             for _ in range(min(steps, learner.steps - learner.step)):  # Never into the measurement after the last.
