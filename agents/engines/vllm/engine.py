@@ -23,9 +23,10 @@ from palaestra.agents.adapters import effective_weights
 from palaestra.agents.engines.background_engine import BackgroundEngine
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.vllm.checks import described, tokenizer_fault
-from palaestra.agents.engines.vllm.fleet import Fleet, PendingRequest
+from palaestra.agents.engines.vllm.fleet import Fleet
 from palaestra.agents.engines.vllm.own_servers import OwnServers
 from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
+from palaestra.agents.engines.vllm.routing import PendingRequest
 from palaestra.agents.engines.vllm.weights import WeightFiles, from_files
 from palaestra.agents.engines.weight_files import expected
 from palaestra.endpoint.background import BackgroundLoop

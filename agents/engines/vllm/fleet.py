@@ -9,13 +9,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from palaestra.agents.engines.vllm.answer import Wrong, read
 from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Lost, Replica, RequestRejected
-from palaestra.agents.engines.vllm.routing import StickyRoutes
+from palaestra.agents.engines.vllm.routing import PendingRequest, StickyRoutes
 from palaestra.endpoint.config import Secret
 from palaestra.errors import Broken, TrainingHalted
 from palaestra.protocols import Completion, PauseMode
@@ -30,19 +29,6 @@ _ABORT_SECONDS = 2.0
 """Seconds for a server to end a cancelled turn before its connection is closed."""
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 2.0
 """Seconds between two checks of a server that is away."""
-
-
-@dataclass(eq=False, slots=True)
-class PendingRequest:
-    """A request that is not answered yet."""
-
-    ticket: int
-    row: int
-    body: dict[str, Any]
-    max_tokens: int
-    name: str = field(default_factory=lambda: uuid4().hex)
-    at: Replica | None = None
-    cancelled: bool = False
 
 
 class Fleet:
@@ -211,7 +197,6 @@ class Fleet:
 
     async def _free(self, row: int) -> Replica | None:
         """Return a ready server for this row. Return None if none becomes ready in time, pauses excluded."""
-
         while True:
             # The caller raises the load before any other task looks: nothing is awaited in between.
             if self._open.is_set() and (ready := self._ready):
