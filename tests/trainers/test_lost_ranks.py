@@ -43,25 +43,29 @@ class Job:
             text=True,
             env={**os.environ, MARK: str(folder)},
         )
-        deadline, metrics = time.monotonic() + 120, folder / "metrics.jsonl"
+
+    def __enter__(self):
+        """Wait until it has taken some steps."""
+        deadline, metrics = time.monotonic() + 120, self.folder / "metrics.jsonl"
         while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 3):
             assert self.process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        first = (folder / "lock").read_text().split()[1]
+        first = (self.folder / "lock").read_text().split()[1]
         assert first in children and len(children) == 2
         self.first = int(first)
         self.second = next(int(child) for child in children if child != first)
+        return self
+
+    def __exit__(self, *problem):
+        for process in self.left_running():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.process.communicate()
 
     def ended(self, within):
         """What it said, once it is over."""
-        try:
-            return self.process.communicate(timeout=within)[0]
-        finally:
-            for process in self.left_running():
-                if process in (self.process.pid, self.first, self.second):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGKILL)
+        return self.process.communicate(timeout=within)[0]
 
     def left_running(self):
         """Processes of the job: itself, its ranks, and all that these have started."""
@@ -101,17 +105,17 @@ def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it
     hangs = number == signal.SIGSTOP
     # A rank that learns only waits for a whole batch to be played.
     patience = (30 if engine else 5) if hangs else 60
-    job = Job(run, model, "--scale.rank-timeout", str(patience), *engine)
-    assert len(job.left_running()) >= 3 + bool(engine)
-    os.kill(job.first if first else job.second, number)
-    said = job.ended(60 + patience if hangs else 60)
-    assert job.process.returncode
-    assert "another rank of this job has ended, or did not answer in time (scale.rank_timeout)" in said
-    assert "go on with: palaestra train --resume" in said
-    deadline = time.monotonic() + 60
-    while left := job.left_running():
-        assert time.monotonic() < deadline, f"{left} still run"
-        time.sleep(0.05)
+    with Job(run, model, "--scale.rank-timeout", str(patience), *engine) as job:
+        assert len(job.left_running()) >= 3 + bool(engine)
+        os.kill(job.first if first else job.second, number)
+        said = job.ended(60 + patience if hangs else 60)
+        assert job.process.returncode
+        assert "another rank of this job has ended, or did not answer in time (scale.rank_timeout)" in said
+        assert "go on with: palaestra train --resume" in said
+        deadline = time.monotonic() + 60
+        while left := job.left_running():
+            assert time.monotonic() < deadline, f"{left} still run"
+            time.sleep(0.05)
     saved = last_step(run / "checkpoints")
     assert saved >= 2
     with closing(on(run, read_config(run), steps=1).agent.engine):
@@ -122,9 +126,9 @@ def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it
 
 
 def test_an_interrupt_saves_the_same_step_on_every_rank(tmp_path):
-    job = Job(tmp_path / "run", str(random_agent(tmp_path / "model")))
-    os.kill(job.process.pid, signal.SIGINT)
-    said = job.ended(60)
+    with Job(tmp_path / "run", str(random_agent(tmp_path / "model"))) as job:
+        os.kill(job.process.pid, signal.SIGINT)
+        said = job.ended(60)
     with Run.read(tmp_path / "run") as run:
         step = len(run.metrics)
     assert last_step(tmp_path / "run" / "checkpoints") == step
