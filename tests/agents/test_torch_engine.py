@@ -7,6 +7,7 @@ import families
 import numpy as np
 import pytest
 import torch
+from made_tensors import Made
 
 from palaestra import Request, Start, UsageError
 from palaestra.agents import Agent, TokenLimits, play
@@ -76,6 +77,21 @@ def test_log_probs_are_those_of_a_fresh_forward_pass_under_every_template(name, 
     gaps = [families.fresh_logprobs(model, row, temperature) - row.logprobs[row.sampled] for row in rows]
     assert max(np.abs(gap).max() for gap in gaps) < 2e-5
     assert max(len(episode.attempt.messages) for episode in episodes) > 2, "no episode had several turns"
+
+
+def test_a_decode_step_reads_keys_that_heads_share_without_a_copy_of_them():
+    """transformers below 5.23 repeated them for each head, which took several times the memory and the time."""
+    model = families.stock_model("qwen3", 400)
+    config = model.config
+    assert config.num_attention_heads >= 2 * config.num_key_value_heads
+    served, rows, length = engine(model, slots=4, stops=()), 4, 500
+    for row in range(rows):
+        served.submit(request([row + 1] * length))
+    served.poll()
+    with Made() as made:
+        served.poll()
+    keys = rows * config.num_key_value_heads * length * config.head_dim * torch.float32.itemsize
+    assert 0 < made.largest < keys / 2
 
 
 @pytest.mark.parametrize("slots", [1, 3, 32])

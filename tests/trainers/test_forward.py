@@ -8,6 +8,7 @@ import families
 import numpy as np
 import pytest
 import torch
+from batches import settings
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
@@ -28,11 +29,14 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra import TokenRow
+from palaestra.agents import Agent
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.learn import forward, prefix_attention
 from palaestra.trainers.learn.attention_kernels import CPU_FLASH
-from palaestra.trainers.learn.forward import micro_batches, shares_beginnings, token_logprobs
+from palaestra.trainers.learn.forward import attention_of, micro_batches, shares_beginnings, token_logprobs
+from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import pack_rows
+from palaestra.trainers.setup.run_summary import synopsis
 
 MODEL = tiny_model(40, layers=2, seed=5)
 SHAPES = [(2, [3]), (30, [4, 4]), (3, [9, 2]), (5, [1]), (40, [20, 6, 2]), (2, [3]), (8, [8]), (9, [9])]
@@ -214,13 +218,21 @@ REFUSING = {
 
 
 @pytest.mark.parametrize("make", REFUSING.values(), ids=REFUSING)
-def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make):
+def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make, caplog):
     model, batch = make(), pack_rows(CASES["depth three"])
     before = model.config._attn_implementation
     expected = padded(model, batch)
     assert not shares_beginnings(model)
     assert model.config._attn_implementation == before
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("rows are padded and share no beginnings")
+    assert attention_of(model) == f"{before} over padded rows"
     assert_equal(ours(model, batch, most=200), expected)
+
+
+def test_a_run_says_which_kernel_it_learns_with():
+    learner = Learner(Agent(families.Echo()), a_model(), settings())
+    assert synopsis(learner).splitlines()[0].endswith("float32 on cpu; learns with flash attention on the CPU")
 
 
 def test_a_kernel_that_computes_wrong_costs_speed_and_says_so(monkeypatch, caplog):
