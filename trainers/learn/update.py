@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from palaestra.episode import Episode
+from palaestra.errors import ConfigError
 from palaestra.record import Lesson
 from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -102,6 +103,13 @@ def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], parts: int
         "entropy/learned": sums["entropy"] / token_count,
         "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
         **({"critic/loss": sums["critic"] / parts} if learner.critic is not None else {}),
+        **(_clip_figures(sums, token_count) if "low" in sums else {}),
+    }
+
+
+def _clip_figures(sums: Mapping[str, float], token_count: float) -> dict[str, float]:
+    """Return the shares of tokens that the loss has clipped."""
+    return {
         "clip_ratio/low_mean": sums["low"] / token_count,
         "clip_ratio/high_mean": sums["high"] / token_count,
         "clip_ratio/region_mean": (sums["low"] + sums["high"]) / token_count,
@@ -176,9 +184,9 @@ def _backward(
         micro.advantages_N[sampled_N],
         micro.row_N[sampled_N],
     )
-    if isinstance(result, torch.Tensor):  # A loss of your own need not report which tokens it clips.
-        result = PolicyLoss(result)
-    loss = (result.loss_S * micro.weights_N[sampled_N]).sum()
+    loss_S = result.loss_S if isinstance(result, PolicyLoss) else result
+    _require_one_per_token(loss_S, int(sampled_N.sum()))
+    loss = (loss_S * micro.weights_N[sampled_N]).sum()
     if scores.reference is not None:
         kl_N = recipe.kl(logprobs_N, micro.reference_N) * sampled_N
         loss = loss + recipe.kl.beta * (kl_N * micro.weights_N).sum()
@@ -187,12 +195,23 @@ def _backward(
         loss = loss - recipe.entropy_coef * (forward_scores.entropies_N * micro.weights_N).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     sums["loss"] += float(loss.detach())
-    sums["low"] += result.clipped_low
-    sums["high"] += result.clipped_high
-    free_S = (micro.old_N[sampled_N] < _HIGH_PROBABILITY_LOG) & (micro.advantages_N[sampled_N] > 0)
-    sums["free"] += int(free_S.sum())
-    sums["free_high"] += 0 if result.high_S is None else int((result.high_S & free_S).sum())
-    sums["tokens"] += len(result.loss_S)
+    sums["tokens"] += len(loss_S)
+    if isinstance(result, PolicyLoss):  # A loss of your own need not report which tokens it clips.
+        free_S = (micro.old_N[sampled_N] < _HIGH_PROBABILITY_LOG) & (micro.advantages_N[sampled_N] > 0)
+        sums["low"] += result.clipped_low
+        sums["high"] += result.clipped_high
+        sums["free"] += int(free_S.sum())
+        sums["free_high"] += 0 if result.high_S is None else int((result.high_S & free_S).sum())
+
+
+def _require_one_per_token(loss_S: object, tokens: int) -> None:
+    """Raise `ConfigError` unless a loss is one number for each of the sampled tokens."""
+    if not isinstance(loss_S, torch.Tensor) or loss_S.shape != (tokens,):
+        found = f"a tensor of shape {tuple(loss_S.shape)}" if isinstance(loss_S, torch.Tensor) else repr(loss_S)[:80]
+        raise ConfigError(
+            f"the loss returned {found} for {tokens} sampled tokens; return one value per token, of shape ({tokens},): "
+            "they are weighted and added up afterwards (--recipe.aggregation)"
+        )
 
 
 def _by_row(logprobs: NDArray[np.float32], episode: Episode) -> tuple[NDArray[np.float32], ...]:
