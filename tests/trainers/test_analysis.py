@@ -81,7 +81,10 @@ def test_runs_that_have_little_in_common_are_named_by_their_folders(tmp_path):
 def test_arms_with_other_parts_are_named_by_these_and_not_by_the_settings_that_each_part_brings(tmp_path, capsys):
     for advantage in ("group", "leave-one-out"):
         for loss in ("clip", "cispo"):
-            parts = {"advantage": find_part(ADVANTAGES, advantage, "advantage"), "loss": find_part(LOSSES, loss, "loss")}
+            parts = {
+                "advantage": find_part(ADVANTAGES, advantage, "advantage"),
+                "loss": find_part(LOSSES, loss, "loss"),
+            }
             made(tmp_path / "a_folder_with_a_long_name" / f"{advantage}-{loss}", 0, [0.5] * 9, **parts)
     names = [group.name for group in analyse([tmp_path]).groups]
     assert "advantage group, loss cispo" in names and len(names) == 4
