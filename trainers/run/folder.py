@@ -190,6 +190,8 @@ class Run:
         """Delete what was logged after a step, because that part of the run is repeated."""
         if not self.writes:
             return
+        if not step and (lost := len(self.metrics)):
+            self.notes.append(f"no checkpoint was whole when it stopped, so it begins again and repeats {lost} steps")
         if missing_steps := set(range(1, step + 1)) - {line["step"] for line in self.metrics}:
             self.notes.append(f"metrics.jsonl lacks {len(missing_steps)} of the first {step} steps; was it edited?")
         for path in (self.folder / _METRICS, self.folder / _MEASURED):
