@@ -54,7 +54,7 @@ def play(
     """
     if any(getattr(engine, "released", False) for engine in trained_engines(agent)):
         raise UsageError("the engine's memory is released, so it samples nothing; call engine.reclaim() before play")
-    loop = _Loop(agent, arena, iter(starts), limits or TokenLimits(), temperature, obey_temperature)
+    loop = _PlayLoop(agent, arena, iter(starts), limits or TokenLimits(), temperature, obey_temperature)
     try:
         while loop.fill():
             if still_needed is not None:
@@ -65,7 +65,7 @@ def play(
         loop.drop_unless(lambda start: False)
 
 
-class _Loop:
+class _PlayLoop:
     """State of the loop: which slot runs which episode, and whether it waits for the engine or for the arena."""
 
     def __init__(

@@ -207,9 +207,9 @@ def _backward(
 def _require_one_per_token(loss_S: object, tokens: int) -> None:
     """Raise `ConfigError` unless a loss is one number for each of the sampled tokens."""
     if not isinstance(loss_S, torch.Tensor) or loss_S.shape != (tokens,):
-        found = f"a tensor of shape {tuple(loss_S.shape)}" if isinstance(loss_S, torch.Tensor) else repr(loss_S)[:80]
+        returned = f"a tensor of shape {tuple(loss_S.shape)}" if isinstance(loss_S, torch.Tensor) else repr(loss_S)[:80]
         raise ConfigError(
-            f"the loss returned {found} for {tokens} sampled tokens; return one value per token, of shape ({tokens},): "
+            f"the loss returned {returned} for {tokens} sampled tokens; return one value per token, of shape ({tokens},): "
             "they are weighted and added up afterwards (--recipe.aggregation)"
         )
 

@@ -206,8 +206,7 @@ class Run:
                 lines = [json.dumps(line) + "\n" for line in read_steps(path) if line["step"] <= step]
                 write_text(path, "".join(lines))
         for path in (self.folder / "episodes").glob("step-*.jsonl"):
-            number = path.stem.removeprefix("step-")
-            if number.isdigit() and int(number) > step:
+            if (number := path.stem.removeprefix("step-")).isdigit() and int(number) > step:
                 path.unlink()
 
     def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,8 +260,7 @@ class Run:
             if begin and writes:
                 if _holds_run(folder):
                     raise UsageError(
-                        f"{folder} already holds a run; go on with it (--resume {folder}), choose another folder, or "
-                        "remove it"
+                        f"{folder} already holds a run; go on (--resume {folder}), take another folder, or remove it"
                     )
                 (folder / "episodes").mkdir(exist_ok=True)
                 self.settle(config)
