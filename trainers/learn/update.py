@@ -209,8 +209,8 @@ def _require_one_per_token(loss_S: object, tokens: int) -> None:
     if not isinstance(loss_S, torch.Tensor) or loss_S.shape != (tokens,):
         returned = f"a tensor of shape {tuple(loss_S.shape)}" if isinstance(loss_S, torch.Tensor) else repr(loss_S)[:80]
         raise ConfigError(
-            f"the loss returned {returned} for {tokens} sampled tokens; return one value per token, of shape ({tokens},): "
-            "they are weighted and added up afterwards (--recipe.aggregation)"
+            f"the loss returned {returned} for {tokens} sampled tokens; return one value per token, of shape "
+            f"({tokens},): they are weighted and added up afterwards (--recipe.aggregation)"
         )
 
 
