@@ -54,18 +54,18 @@ def play(
     """
     if any(getattr(engine, "released", False) for engine in trained_engines(agent)):
         raise UsageError("the engine's memory is released, so it samples nothing; call engine.reclaim() before play")
-    table = _Table(agent, arena, iter(starts), limits or TokenLimits(), temperature, obey_temperature)
+    loop = _PlayLoop(agent, arena, iter(starts), limits or TokenLimits(), temperature, obey_temperature)
     try:
-        while table.fill():
+        while loop.fill():
             if still_needed is not None:
-                table.drop_unless(still_needed)
-            table.serve_engine()
-            yield from table.serve_arena()
+                loop.drop_unless(still_needed)
+            loop.serve_engine()
+            yield from loop.serve_arena()
     finally:
-        table.drop_unless(lambda start: False)
+        loop.drop_unless(lambda start: False)
 
 
-class _Table:
+class _PlayLoop:
     """State of the loop: which slot runs which episode, and whether it waits for the engine or for the arena."""
 
     def __init__(
@@ -85,11 +85,14 @@ class _Table:
         """Returns events of further turns of episodes that wait for the engine already."""
         self.warned = False
         """True after the warning that an environment wishes another temperature than it gets."""
-        self.seats: dict[int, RunningEpisode] = {}
+        self.running: dict[int, RunningEpisode] = {}
+        """Episodes by slot."""
         self.tickets: dict[int, int] = {}
+        """Slot of the episode whose turn the engine samples, by ticket."""
         self.free = list(range(arena.slots))[::-1]
         self.exhausted = False
         self.hurried = 0
+        """Rounds left that do not wait for the arena, because its tools were slow."""
         self.waited = 0.0
         """Seconds since `reported` in which the loop waited and nothing was decoded here."""
         self.reported = time.monotonic()
@@ -103,19 +106,19 @@ class _Table:
                 self.exhausted = True
                 break
             if start is None:
-                if not self.seats:
+                if not self.running:
                     self._wait(lambda: time.sleep(_ALTERNATION_SECONDS))
                 return True
             slot = self.free.pop()
-            self.seats[slot] = RunningEpisode(start)
+            self.running[slot] = RunningEpisode(start)
             self.arena.begin(slot, start)
-        return bool(self.seats)
+        return bool(self.running)
 
     def drop_unless(self, still_needed: Callable[[Start], bool]) -> None:
         """Drop the episodes that are no longer needed. The arena discards one when its slot begins the next episode."""
-        for slot, seat in list(self.seats.items()):
-            if not still_needed(seat.start):
-                self._withdraw(seat)
+        for slot, episode in list(self.running.items()):
+            if not still_needed(episode.start):
+                self._withdraw(episode)
                 self._leave(slot)
 
     @property
@@ -127,7 +130,7 @@ class _Table:
         """Poll the engine. Send each completed turn to the arena; end the episode if its turn was cut or failed."""
         if not self.tickets:
             return
-        arena_busy = self.more is not list or self._sampling < len(self.seats)
+        arena_busy = self.more is not list or self._sampling < len(self.running)
         actions: dict[int, str] = {}
         engine, seconds = self.agent.engine, _ALTERNATION_SECONDS if arena_busy else _IDLE_SECONDS
         remote = getattr(engine, "remote", False)
@@ -137,10 +140,10 @@ class _Table:
                 continue
             if slot in actions:
                 self.arena.send({slot: actions.pop(slot)})
-            seat = self.seats[slot]
-            text = seat.add_response(completion)
+            episode = self.running[slot]
+            text = episode.add_response(completion)
             if completion.fault or completion.cut:
-                self._withdraw(seat)
+                self._withdraw(episode)
                 self.arena.finish(slot, Ending.BROKEN if completion.fault else Ending.LENGTH_LIMIT, text)
             else:
                 actions[slot] = text
@@ -149,20 +152,20 @@ class _Table:
 
     def serve_arena(self) -> Iterator[Episode]:
         """Receive the arena's events. Request the next turn of each episode that continues; yield those that ended."""
-        outstanding = len(self.seats) - self._sampling
+        outstanding = len(self.running) - self._sampling
         events = self._receive_events(outstanding) if outstanding else []
         for event in [*events, *self.more()]:
-            seat = self.seats.get(event.slot)
-            if seat is None or event.start.key != seat.start.key or seat.is_stale(event):
+            episode = self.running.get(event.slot)
+            if episode is None or event.start.key != episode.start.key or episode.is_stale(event):
                 continue  # This event belongs to a dropped episode.
             if event.ending is None:
-                self._continue(event, seat)
-            elif event.ending is Ending.BROKEN and not seat.retried:
-                self.seats[event.slot] = RunningEpisode(seat.start, retried=True, began=seat.began)
-                self.arena.begin(event.slot, seat.start)
+                self._continue(event, episode)
+            elif event.ending is Ending.BROKEN and not episode.retried:
+                self.running[event.slot] = RunningEpisode(episode.start, retried=True, began=episode.began)
+                self.arena.begin(event.slot, episode.start)
             else:
                 self._leave(event.slot)
-                yield seat.ended(event)
+                yield episode.ended(event)
 
     def _receive_events(self, outstanding: int) -> list[Event]:
         """Return the arena's new events.
@@ -204,20 +207,20 @@ class _Table:
         slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
         more = len(slowest) - _MAX_NAMED_CALLS
         calls = [*map(str, slowest[:_MAX_NAMED_CALLS]), *([f"and {more} more calls"] if more > 0 else [])]
-        playing, sampling = len(self.seats), self._sampling
+        playing, sampling = len(self.running), self._sampling
         tools = f"tools and environments of {playing - sampling} of {playing} episodes" if sampling < playing else ""
         server = f"the model's answers in {sampling} of {playing} episodes" if sampling else ""
         return "; ".join([" and ".join(filter(None, (tools, server))) or "the scores of earlier episodes", *calls])
 
-    def _continue(self, event: Event, seat: RunningEpisode) -> None:
+    def _continue(self, event: Event, episode: RunningEpisode) -> None:
         """Request the agent's next turn from the engine, or end the episode if its row has no room for more tokens."""
         room = self.limits.max_episode_tokens
-        seat.save_branch_point(self.arena, event)
-        earlier = seat.dialogues.get(event.dialogue)
-        conversation = earlier or Conversation(self.agent.chat_of(seat.start.seat), event.messages, event.tools)
+        episode.save_branch_point(self.arena, event)
+        earlier = episode.dialogues.get(event.dialogue)
+        conversation = earlier or Conversation(self.agent.chat_of(episode.start.seat), event.messages, event.tools)
         fits = len(conversation.ids) < room if earlier is None else earlier.hear(event.messages, event.tools, room)
-        seat.tools.setdefault(event.dialogue, event.tools)
-        seat.refused = None if fits else (event.dialogue, conversation)
+        episode.tools.setdefault(event.dialogue, event.tools)
+        episode.refused = None if fits else (event.dialogue, conversation)
         if not fits and event.refusable:
             limit = f"This model's maximum context length is {room} tokens"
             reason = f"{limit}, and these messages leave none free; reduce their length"
@@ -228,18 +231,18 @@ class _Table:
             return
         request = Request(
             row=conversation.row,
-            start=seat.start.for_engine,
-            turn=seat.turn,
+            start=episode.start.for_engine,
+            turn=episode.turn,
             messages=conversation.messages,
             tools=conversation.tools,
             ids=conversation.ids,
             max_tokens=min(self.limits.max_turn_tokens, room - len(conversation.ids), event.max_tokens or room),
-            temperature=self._temperature(event, seat.start),
+            temperature=self._temperature(event, episode.start),
         )
-        seat.turn += 1
-        seat.opening = seat.opening or conversation
+        episode.turn += 1
+        episode.opening = episode.opening or conversation
         ticket = self.agent.engine.submit(request)
-        seat.open_turns[ticket] = event.dialogue, conversation
+        episode.open_turns[ticket] = event.dialogue, conversation
         self.tickets[ticket] = event.slot
 
     def _temperature(self, event: Event, start: Start) -> float:
@@ -257,12 +260,12 @@ class _Table:
         return chosen
 
     def _leave(self, slot: int) -> None:
-        del self.seats[slot]
+        del self.running[slot]
         self.free.append(slot)
 
-    def _withdraw(self, seat: RunningEpisode) -> None:
+    def _withdraw(self, episode: RunningEpisode) -> None:
         """Cancel the turns of an episode that the engine still samples."""
-        for ticket in seat.open_turns:
+        for ticket in episode.open_turns:
             self.agent.engine.cancel(ticket)
             del self.tickets[ticket]
-        seat.open_turns.clear()
+        episode.open_turns.clear()

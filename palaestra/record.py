@@ -107,8 +107,10 @@ def write(path: Path, records: Iterable[Record]) -> int:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
     return count
 
@@ -134,8 +136,9 @@ class Recorder:
         try:
             while line:
                 line = line[self._file.write(line) or 0 :]
-        except OSError:
+        except OSError as error:
             self._file.truncate(place)  # A full disk: no partial line remains.
+            error.filename = str(self.path)
             raise
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class ToolEnv:
         super().__init_subclass__(**kwargs)
         cls._tools = collect(cls)
         declared = getattr(vars(cls).get("reward"), "parts", None)
-        if declared is not None and "parts" not in vars(cls):  # A reward that knows its own parts: Progressive.
+        if declared is not None and "parts" not in vars(cls):  # A reward that knows its own parts: StagedReward.
             cls.parts = declared
         check_class(cls, ToolEnv)
 
@@ -105,7 +105,10 @@ class ToolEnv:
 
     def task(self, rng: np.random.Generator) -> Task:
         """Draw a problem; take all randomness from `rng`."""
-        raise EnvironmentDefect(f"{type(self).__name__} has no problems: write task(self, rng) or task_set(split)")
+        raise EnvironmentDefect(
+            f"{type(self).__name__} has no problems: write task(self, rng) or task_set(split), or name a file of them, "
+            "tasks=FILE (on a command --env-options tasks=FILE)"
+        )
 
     def task_set(self, split: str) -> Sequence[Task]:
         """Return the problems of a split; override it for fixed data."""

@@ -68,10 +68,10 @@ class StagedReward:
         names = [stage.name for stage in stages]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise EnvironmentDefect(f"Progressive has two stages named {twice!r}; rename one")
+            raise EnvironmentDefect(f"StagedReward has two stages named {twice!r}; rename one")
         if not names or names[-1] != "success":
             raise EnvironmentDefect(
-                f"the last stage of Progressive is {names[-1] if names else 'missing'!r}; "
+                f"the last stage of StagedReward is {names[-1] if names else 'missing'!r}; "
                 "name the stage that measures success 'success' and put it last"
             )
         self.stages = stages
@@ -82,7 +82,7 @@ class StagedReward:
         """True where a stage asks a judge, so that the reward has to be awaited."""
 
     def __repr__(self) -> str:
-        return f"Progressive({', '.join(f'{s.name} x {s.weight:g} from {s.threshold:g} on' for s in self.stages)})"
+        return f"StagedReward({', '.join(f'{s.name} x {s.weight:g} from {s.threshold:g} on' for s in self.stages)})"
 
     def __call__(self, attempt: Attempt) -> Any:
         """Return every stage's part of the reward; this is an awaitable if a stage's measure is an `async def`."""

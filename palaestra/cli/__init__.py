@@ -89,7 +89,12 @@ _EXTRAS = {
     "tensorboard": "tensorboard",
 }
 """Name of the extra that installs each optional library."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+}
+"""What helps where nothing more can be written, by the number of the error."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in _FULL:
             raise
         _discard_output()
-        print(f"palaestra: nothing more can be written: {error.strerror}", file=sys.stderr)
+        place = f" to {error.filename}" if error.filename else ""
+        advice = f"{_FULL[error.errno]}, and run the same command again"
+        print(f"palaestra: nothing more can be written{place}: {error.strerror}; {advice}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)

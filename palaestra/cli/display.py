@@ -162,7 +162,7 @@ def table(
     result = Table(title=title or None, title_justify="left")
     result.add_column("", overflow="fold")
     for column in columns:
-        result.add_column(column, justify=justify)
+        result.add_column(column, justify=justify, overflow="fold")  # A name that is cut may be another's, too.
     for name, values in rows.items():
         result.add_row(name, *values)
     return result

@@ -43,6 +43,7 @@ def evaluate_agents(greedy_too: bool, options: EvalOptions, figures: dict[str, A
     env_id, console = resolve_all(options.env_id), Console()
     from palaestra.agents import TokenLimits
     from palaestra.cli.results import agents_figures, compare_agents, show_agents
+    from palaestra.trainers.samplers.task_of_group import held_out
 
     limits = TokenLimits(*options.limits)
     names = [options.agent.model] if options.against is None else [options.agent.model, options.against]
@@ -53,6 +54,8 @@ def evaluate_agents(greedy_too: bool, options: EvalOptions, figures: dict[str, A
         playing = {name: opened.enter_context(open_agent(name, options, env_id)) for name in names}
         arenas = [opened.enter_context(open_arena(name, agent, options, env_id)) for name, agent in playing.items()]
         ways = ways_of(options, list(playing.values()), greedy_too)
+        if (tasks := len(held_out(arenas[0].arena, options.tasks))) < options.tasks:
+            note(f"there are only {tasks} tasks in the {options.split} split")
         measured = [
             measure(name, table, options, limits, ways, env_id, file, critic)
             for name, table in zip(names, arenas, strict=True)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -282,7 +283,21 @@ def test_a_full_disk_is_named(arguments):
     with open("/dev/full", "wb") as full:
         done = command(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert done.stderr == b"palaestra: nothing more can be written: No space left on device\n"
+    advice = b"make room, and run the same command again"
+    assert done.stderr == b"palaestra: nothing more can be written: No space left on device; " + advice + b"\n"
+
+
+def test_a_file_that_may_grow_no_further_is_named_and_the_same_command_goes_on(tmp_path):
+    saving = ("eval", "two-hop", "--tasks", "12", "--save", str(tmp_path / "played.jsonl"))
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))  # Some of the twelve episodes.
+
+    done = command(*saving, preexec_fn=limit)
+    assert done.returncode == 2 and b"Traceback" not in done.stderr
+    assert b"can be written to %s: File too large; raise the limit" % bytes(tmp_path / "played.jsonl") in done.stderr
+    done = command(*saving)
+    assert done.returncode == 0 and b"episodes are played already" in done.stderr
 
 
 def test_a_closed_output_or_input_is_no_fault():

@@ -44,6 +44,15 @@ def rates(monkeypatch):
     return open_now
 
 
+def test_fewer_tasks_than_were_asked_for_are_told(capsys, tmp_path):
+    path = tmp_path / "sums.jsonl"
+    path.write_text('{"prompt": "What is 2 * 3?", "answer": "6"}\n{"prompt": "What is 2 * 4?", "answer": "8"}\n')
+    asked = ("eval", "calculator", "--env-options", f"tasks={path}", "--split", "all")
+    for tasks, told in (("3", True), ("2", False)):
+        status, _, err = commands.run(capsys, *asked, "--tasks", tasks)
+        assert status == 0 and ("there are only 2 tasks in the all split" in words(err)) == told
+
+
 def test_sampled_and_greedy_play_stand_side_by_side(capsys, tmp_path):
     path = tmp_path / "figures.json"
     status, out, err = run(capsys, "--tasks", "6", "--samples", "3", "--greedy", "--json", str(path))

@@ -98,7 +98,7 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
         built(Sized)
     with pytest.raises(UsageError, match=r"takes no option 'tasks'; it takes by, format$"):
         built(Smaller, tasks="a.jsonl")
-    with pytest.raises(EnvironmentDefect, match="has no problems"):
+    with pytest.raises(EnvironmentDefect, match=r"has no problems: write .*, or name a file of them, tasks=FILE"):
         TextEnv(type("Bare", (ToolEnv,), {})()).reset(seed=0)
 
 

@@ -1,4 +1,4 @@
-"""Progressive: the three promises for any stages, weights and thresholds, and how an environment uses it."""
+"""StagedReward: the three promises for any stages, weights and thresholds, and how an environment uses it."""
 
 import math
 
@@ -133,7 +133,7 @@ def test_a_score_that_misses_its_threshold_by_rounding_alone_clears_it():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: StagedReward(), "the last stage"),
+        (lambda: StagedReward(), "the last stage of StagedReward is 'missing'"),
         (lambda: StagedReward(RewardStage("quality", len, 1.0)), "put it last"),
         (
             lambda: StagedReward(RewardStage("success", len, 1.0), RewardStage("success", len, 1.0)),
@@ -182,7 +182,7 @@ def test_ready_made_measures():
 
 
 class Staged(ToolEnv):
-    """Its reward is Progressive."""
+    """Its reward is a StagedReward."""
 
     def task(self, rng):
         return Task(f"What is {rng.integers(10**6)} + 1?", answer="2")

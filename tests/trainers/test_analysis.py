@@ -14,10 +14,12 @@ from palaestra import Status, UsageError
 from palaestra.cli import main
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.batch import BatchScores
+from palaestra.trainers.config.recipes import ADVANTAGES, LOSSES
 from palaestra.trainers.evaluation.metrics import batch_metrics
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.update import update
 from palaestra.trainers.losses.policy import PolicyGradient
+from palaestra.trainers.parts import find_part
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.view import analyse
 
@@ -74,6 +76,20 @@ def test_runs_that_have_little_in_common_are_named_by_their_folders(tmp_path):
     made(tmp_path / "a", 0, [0.5] * 9)
     made(tmp_path / "b", 0, [0.5] * 8, **changes)
     assert [group.name for group in analyse([tmp_path]).groups] == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def test_arms_with_other_parts_are_named_by_these_and_not_by_the_settings_that_each_part_brings(tmp_path, capsys):
+    for advantage in ("group", "leave-one-out"):
+        for loss in ("clip", "cispo"):
+            parts = {
+                "advantage": find_part(ADVANTAGES, advantage, "advantage"),
+                "loss": find_part(LOSSES, loss, "loss"),
+            }
+            made(tmp_path / "a_folder_with_a_long_name" / f"{advantage}-{loss}", 0, [0.5] * 9, **parts)
+    names = [group.name for group in analyse([tmp_path]).groups]
+    assert "advantage group, loss cispo" in names and len(names) == 4
+    assert main(["analyse", str(tmp_path)]) == 0
+    assert "\u2026" not in capsys.readouterr().out, "no name in the head of a column is cut"
 
 
 def test_runs_that_differ_in_their_seed_are_one_group_with_an_interval_over_seeds(tmp_path):

@@ -11,6 +11,7 @@ from batches import local, rewarded, same, settings, weights
 from families import random_agent
 from going import on, run_of
 
+from palaestra.cli.train import parse
 from palaestra.errors import ConfigError, PalaestraError, TrainingHalted, UsageError
 from palaestra.trainers import imitate, parts
 from palaestra.trainers.audit.advantage_checks import advantage_findings
@@ -38,6 +39,15 @@ class Median:
 
 def loss(logprobs_S, old_S, advantages_S, row_S):
     return -(logprobs_S - old_S).exp() * advantages_S
+
+@dataclass(frozen=True)
+class Clipped:
+    high: float = 0.2
+    def __call__(self, logprobs, old, advantages, rows):
+        return -(logprobs - old).exp().clamp(max=1 + self.high) * advantages
+
+def mean_loss(logprobs, old, advantages, rows):
+    return -((logprobs - old).exp() * advantages).mean()
 
 def sampler(env, task_count, groups, seed=0):
     return Uniform()(env, task_count, groups, seed)
@@ -96,6 +106,26 @@ def test_a_part_of_every_kind_trains_and_is_named_in_the_config(own, tmp_path, k
     assert written["name"] == f"own_module:{name}"
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert line["optimizer_steps"] >= 1 and np.isfinite(line["loss"])
+
+
+def test_a_part_of_your_own_names_its_arguments_as_it_likes_and_its_settings_are_options(own):
+    """A warning would fail this test."""
+    config = parse(["two-hop", "--recipe.loss", "own_module:Clipped", "--recipe.loss.high", "0.3"], "train").config
+    assert plain(config.recipe.loss) == {"high": 0.3}
+
+
+def test_a_loss_of_your_own_that_says_nothing_of_clipping_has_no_figures_of_it(own, tmp_path):
+    config = run_of(random_agent(tmp_path / "agent"), eval_tasks=0)
+    for name, loss in (("told", config.recipe.loss), ("untold", "own_module:Clipped")):
+        on(tmp_path / name, changed(config, {"loss": loss}), steps=1)
+        line = json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])
+        assert any(metric.startswith("clip_ratio/") for metric in line) == (name == "told")
+
+
+def test_a_loss_that_is_not_one_number_per_token_is_refused_before_the_weights_change(own, tmp_path):
+    config = changed(run_of(random_agent(tmp_path / "agent"), eval_tasks=0), {"loss": "own_module:mean_loss"})
+    with pytest.raises(ConfigError, match=r"the loss returned a tensor of shape \(\) for \d+ sampled tokens; return"):
+        on(tmp_path / "run", config, steps=1)
 
 
 def test_what_a_file_names_is_not_imported_until_the_user_allows_its_module(own, tmp_path):

@@ -119,7 +119,7 @@ def test_a_folder_with_a_run_is_refused_and_left_as_it_is(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(UsageError, match=r"cannot be made \(Not a directory\); choose another with --run"):
         Run(tmp_path / "file" / "run", CONFIG)
 
 
@@ -153,6 +153,15 @@ def test_a_run_is_taken_back_to_a_step(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": step.step, **step.metrics} for step in STEPS[:2]]
     assert sorted(os.listdir(tmp_path / "episodes")) == ["step-000001.jsonl", "step-000002.jsonl"]
+
+
+def test_a_run_that_no_checkpoint_holds_says_that_it_begins_again(tmp_path):
+    after_steps(tmp_path).close()
+    with Run.reopened(tmp_path) as run:
+        run.rewind(0)
+        assert run.notes == ["no checkpoint was whole when it stopped, so it begins again and repeats 3 steps"]
+        run.rewind(0)
+        assert len(run.notes) == 1, "nothing is left to repeat"
 
 
 def test_the_seconds_of_a_run_are_those_of_all_its_sittings(tmp_path, monkeypatch):

@@ -130,7 +130,8 @@ def audit_gradients(
     if not norms:
         details = f"of {sum(lengths)} tokens none is trained on, and the advantages are not 0"
         require([AuditFinding("correction", "this step", details)])
-    if not any(norm != 0 for norm in norms) and sums["entropy"] > 0 and not sums["low"] + sums["high"]:
+    clipped = sums.get("low", 0.0) + sums.get("high", 0.0)
+    if not any(norm != 0 for norm in norms) and sums["entropy"] > 0 and not clipped:
         totals: dict[bytes, NDArray[np.float64]] = {}
         for value, episode in zip(values, batch.episodes, strict=True):
             same = b" ".join(row.ids.tobytes() for row in episode.rows)
@@ -140,7 +141,7 @@ def audit_gradients(
         require([AuditFinding("gradients", "this step", "every gradient is exactly 0, and the advantages are not")])
 
 
-def audited_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Packed) -> dict[str, float]:
+def audited_gap(learner: Learner[GRPOConfig], logprobs_N: torch.Tensor, packed: Packed) -> dict[str, float]:
     """Return metrics of the log-prob gap between engine and trainer before a batch's first optimizer step.
 
     Only tokens that were sampled with the present weights count; without such tokens return {}. Raise `TrainingHalted`
@@ -148,7 +149,7 @@ def audited_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Pack
     server single tokens may differ much, so only the mean must be small.
     """
     same_N = packed.sampled_N & (packed.versions_N == learner.step)
-    gap_S = (said_N - packed.sampled_logprobs_N)[same_N].abs().cpu().numpy()
+    gap_S = (logprobs_N - packed.sampled_logprobs_N)[same_N].abs().cpu().numpy()
     if not len(gap_S):  # Without tokens to compare, the gap is unknown, not 0.
         return {}
     mean, worst, bound = float(gap_S.mean()), float(gap_S.max()), learner.config.play.max_logprob_gap

@@ -62,8 +62,8 @@ def _scored(
     critic_values = list(logprobs)
     device = next(model.parameters()).device
     # The same mini-batches as in `update`, so that both score the same rows together.
-    for part in batch.mini_batches(config.optimizer.num_mini_batches):
-        nonempty = [i for i in part if batch.lengths[i]]
+    for mini_batch in batch.mini_batches(config.optimizer.num_mini_batches):
+        nonempty = [i for i in mini_batch if batch.lengths[i]]
         if not nonempty:
             continue
         packed = pack([batch.episodes[i] for i in nonempty], [0.0] * len(nonempty)).to(device)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from palaestra.episode import Episode
+from palaestra.errors import ConfigError
 from palaestra.record import Lesson
 from palaestra.trainers.batch import Batch, BatchScores
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -43,17 +44,17 @@ def update(
     correction = corrected(config.recipe.correction, batch, scores)
     values = [np.asarray(value, np.float64) for value in advantages]
     logprobs_by_sample: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
-    sums, norms, trained_parts, gap = defaultdict[str, float](float), list[float | None](), 0, dict[str, float]()
+    sums, norms, trained_count, gap = defaultdict[str, float](float), list[float | None](), 0, dict[str, float]()
     # If the loss has no other term, an advantage of 0 gives no gradient: the sample counts in the weights only.
     needs_all_samples = scores.reference is not None or bool(config.recipe.entropy_coef) or learner.critic is not None
     longest = config.recipe.max_completion_length
-    parts = batch.mini_batches(config.optimizer.num_mini_batches)
-    for number, part in enumerate(parts * config.optimizer.num_iterations):
-        weights = token_weights([correction.token_counts[i] for i in part], config.recipe.aggregation, longest)
-        audit_weights(weights, [correction.token_counts[i] for i in part], config.recipe.aggregation)
+    mini_batches = batch.mini_batches(config.optimizer.num_mini_batches)
+    for number, mini_batch in enumerate(mini_batches * config.optimizer.num_iterations):
+        weights = token_weights([correction.token_counts[i] for i in mini_batch], config.recipe.aggregation, longest)
+        audit_weights(weights, [correction.token_counts[i] for i in mini_batch], config.recipe.aggregation)
         trained = [
             (i, share)
-            for i, share in zip(part, weights, strict=True)
+            for i, share in zip(mini_batch, weights, strict=True)
             if correction.token_counts[i] and (values[i].any() or needs_all_samples)
         ]
         if not trained:
@@ -67,20 +68,20 @@ def update(
             None if scores.old is None else [scores.old[i] for i in places],
         ).to(device)
         logprobs_N = _passes(learner, packed, scores, sums, _critic_targets(learner, batch, scores, places, packed))
-        if not trained_parts:
+        if not trained_count:
             gap = audited_gap(learner, logprobs_N, packed)
         norms.append(learner.descend(rate))
-        if number < len(parts):  # Record the log-probs of the first iteration only.
+        if number < len(mini_batches):  # Record the log-probs of the first iteration only.
             for i, sample_logprobs in zip(places, packed.by_episode(logprobs_N), strict=True):
-                logprobs_by_sample[i] = _by_row(sample_logprobs, batch.episodes[i]), trained_parts
-        trained_parts += 1
+                logprobs_by_sample[i] = _by_row(sample_logprobs, batch.episodes[i]), trained_count
+        trained_count += 1
     audit_gradients(norms, values, batch, sums)
     learner.step += 1
     sums = defaultdict(float, learner.ranks.summed(sums))
     finite_norms = [norm for norm in norms if norm is not None]
     return {
         **({"grad_norm": sum(finite_norms) / len(finite_norms)} if finite_norms else {}),
-        **(_figures(learner, sums, trained_parts) if trained_parts else {}),
+        **(_figures(learner, sums, trained_count) if trained_count else {}),
         **_kl(learner, batch, scores, sums),
         "optimizer_steps": len(finite_norms),
         "skipped_steps": len(norms) - len(finite_norms),
@@ -94,14 +95,21 @@ def update(
     ]
 
 
-def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], parts: int) -> dict[str, float]:
-    """Return the metrics that the training passes have summed in `sums`. `parts` is the number of mini-batches."""
+def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], mini_batches: int) -> dict[str, float]:
+    """Return the metrics that the training passes have summed in `sums`. `mini_batches` is their number."""
     token_count = max(sums["tokens"], 1)
     return {
-        "loss": sums["loss"] / parts,
+        "loss": sums["loss"] / mini_batches,
         "entropy/learned": sums["entropy"] / token_count,
         "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
-        **({"critic/loss": sums["critic"] / parts} if learner.critic is not None else {}),
+        **({"critic/loss": sums["critic"] / mini_batches} if learner.critic is not None else {}),
+        **(_clip_figures(sums, token_count) if "low" in sums else {}),
+    }
+
+
+def _clip_figures(sums: Mapping[str, float], token_count: float) -> dict[str, float]:
+    """Return the shares of tokens that the loss has clipped."""
+    return {
         "clip_ratio/low_mean": sums["low"] / token_count,
         "clip_ratio/high_mean": sums["high"] / token_count,
         "clip_ratio/region_mean": (sums["low"] + sums["high"]) / token_count,
@@ -176,9 +184,9 @@ def _backward(
         micro.advantages_N[sampled_N],
         micro.row_N[sampled_N],
     )
-    if isinstance(result, torch.Tensor):  # A loss of your own need not report which tokens it clips.
-        result = PolicyLoss(result)
-    loss = (result.loss_S * micro.weights_N[sampled_N]).sum()
+    loss_S = result.loss_S if isinstance(result, PolicyLoss) else result
+    _require_one_per_token(loss_S, int(sampled_N.sum()))
+    loss = (loss_S * micro.weights_N[sampled_N]).sum()
     if scores.reference is not None:
         kl_N = recipe.kl(logprobs_N, micro.reference_N) * sampled_N
         loss = loss + recipe.kl.beta * (kl_N * micro.weights_N).sum()
@@ -187,12 +195,23 @@ def _backward(
         loss = loss - recipe.entropy_coef * (forward_scores.entropies_N * micro.weights_N).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     sums["loss"] += float(loss.detach())
-    sums["low"] += result.clipped_low
-    sums["high"] += result.clipped_high
-    free_S = (micro.old_N[sampled_N] < _HIGH_PROBABILITY_LOG) & (micro.advantages_N[sampled_N] > 0)
-    sums["free"] += int(free_S.sum())
-    sums["free_high"] += 0 if result.high_S is None else int((result.high_S & free_S).sum())
-    sums["tokens"] += len(result.loss_S)
+    sums["tokens"] += len(loss_S)
+    if isinstance(result, PolicyLoss):  # A loss of your own need not report which tokens it clips.
+        free_S = (micro.old_N[sampled_N] < _HIGH_PROBABILITY_LOG) & (micro.advantages_N[sampled_N] > 0)
+        sums["low"] += result.clipped_low
+        sums["high"] += result.clipped_high
+        sums["free"] += int(free_S.sum())
+        sums["free_high"] += 0 if result.high_S is None else int((result.high_S & free_S).sum())
+
+
+def _require_one_per_token(loss_S: object, tokens: int) -> None:
+    """Raise `ConfigError` unless a loss is one number for each of the sampled tokens."""
+    if not isinstance(loss_S, torch.Tensor) or loss_S.shape != (tokens,):
+        returned = f"a tensor of shape {tuple(loss_S.shape)}" if isinstance(loss_S, torch.Tensor) else repr(loss_S)[:80]
+        raise ConfigError(
+            f"the loss returned {returned} for {tokens} sampled tokens; return one value per token, of shape "
+            f"({tokens},): they are weighted and added up afterwards (--recipe.aggregation)"
+        )
 
 
 def _by_row(logprobs: NDArray[np.float32], episode: Episode) -> tuple[NDArray[np.float32], ...]:

@@ -22,7 +22,7 @@ _LARGEST_LOG_RATIO = 10.0
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
     """The loss of each sampled token before weighting, and two masks of the tokens that were clipped from below and
-    from above. A mask is None if the loss has no such clip.
+    from above. A mask is None if the loss has no such clip. The metrics `clip_ratio/*` count the masks.
     """
 
     loss_S: "Tensor"

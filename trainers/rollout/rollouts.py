@@ -97,9 +97,9 @@ class Rollouts:
     def _begin(self) -> Callable[[], Batch]:
         learner, arena, play_config = self._learner, self._arena, self._learner.config.play
         assert arena is not None and self._shaping is not None, "this rank plays"
-        scored = open_scoring(self._shaping, self._judge, ordered=arena.ordered)
-        self._playing.callback(scored.close)
-        play_arguments = in_every_seat(learner.agent, seats_of(arena)), arena, open_sampler(learner, arena), scored
+        scoring = open_scoring(self._shaping, self._judge, ordered=arena.ordered)
+        self._playing.callback(scoring.close)
+        play_arguments = in_every_seat(learner.agent, seats_of(arena)), arena, open_sampler(learner, arena), scoring
         limits = TokenLimits(play_config.max_turn_tokens, learner.config.longest_row)
         play_options: dict[str, Any] = {"limits": limits, "temperature": play_config.temperature}
         if not play_config.max_staleness:

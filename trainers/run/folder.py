@@ -197,6 +197,8 @@ class Run:
         """Delete what was logged after a step, because that part of the run is repeated."""
         if not self.writes:
             return
+        if not step and (lost := len(self.metrics)):
+            self.notes.append(f"no checkpoint was whole when it stopped, so it begins again and repeats {lost} steps")
         if missing_steps := set(range(1, step + 1)) - {line["step"] for line in self.metrics}:
             self.notes.append(f"metrics.jsonl lacks {len(missing_steps)} of the first {step} steps; was it edited?")
         for path in (self.folder / _METRICS, self.folder / _MEASURED):
@@ -204,8 +206,7 @@ class Run:
                 lines = [json.dumps(line) + "\n" for line in read_steps(path) if line["step"] <= step]
                 write_text(path, "".join(lines))
         for path in (self.folder / "episodes").glob("step-*.jsonl"):
-            number = path.stem.removeprefix("step-")
-            if number.isdigit() and int(number) > step:
+            if (number := path.stem.removeprefix("step-")).isdigit() and int(number) > step:
                 path.unlink()
 
     def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,8 +260,7 @@ class Run:
             if begin and writes:
                 if _holds_run(folder):
                     raise UsageError(
-                        f"{folder} already holds a run; go on with it (--resume {folder}), choose another folder, or "
-                        "remove it"
+                        f"{folder} already holds a run; go on (--resume {folder}), take another folder, or remove it"
                     )
                 (folder / "episodes").mkdir(exist_ok=True)
                 self.settle(config)

@@ -19,7 +19,9 @@ def claimed(folder: Path) -> TextIOWrapper:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("a+", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"the run folder {folder} cannot be made: {error}") from error
+        raise UsageError(
+            f"the run folder {folder} cannot be made ({error.strerror or error}); choose another with --run"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -158,11 +158,17 @@ def _name(source: AnalysisSource, others: Sequence[AnalysisSource]) -> str:
     parts += [
         f"{key.removesuffix('.name').rpartition('.')[2]} {source.settings.get(key)}"
         for key in keys
-        if key not in _OWN_NAME and _differs(key, source, alike)
+        if key not in _OWN_NAME and _differs(key, source, _comparable(key, source, alike))
     ]
     if len(parts) > _MOST_IN_NAME:
         return str(source.path)  # Too many settings differ for a readable name.
     return ", ".join(parts) or str(source.settings.get("recipe.recipe_name", source.settings["kind"]))
+
+
+def _comparable(key: str, source: AnalysisSource, runs: Sequence[AnalysisSource]) -> list[AnalysisSource]:
+    """Return the runs that can have this setting: a part of a recipe, such as another loss, brings its own settings."""
+    part_name = f"{key.rpartition('.')[0]}.name"
+    return [run for run in runs if key == part_name or not _differs(part_name, source, [run])]
 
 
 def _differs(key: str, source: AnalysisSource, others: Sequence[AnalysisSource]) -> bool:
