@@ -1,9 +1,13 @@
 """The settings of a demo: what a pretrained model gets that was not named."""
 
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import families
 import pytest
 
-from palaestra.cli import demo
+from palaestra.cli import demo, train
 from palaestra.trainers.config.grpo_config import laptop_config
 
 SMALL = {"world": "plain", "kinds": "single", "format": "tags"}
@@ -27,5 +31,41 @@ def test_a_pretrained_model_gets_small_tasks_and_short_calls_unless_others_are_n
     monkeypatch.setattr(demo, "template_format", lambda tokenizer: None)
     config = demo._for_pretrained(laptop_config(env_id, model=model, env_options=named))
     assert dict(config.env.options) == options
-    assert (config.cold_start.demonstrations is None) == (model == "tiny")
-    assert config.cold_start.max_greedy_tool_share == (None if model == "tiny" else 0.5)
+
+
+@pytest.mark.parametrize("preset", [[], ["--preset", "laptop"]])
+def test_a_pretrained_model_imitates_seldom_tool_use_unless_other_settings_are_named(preset):
+    def cold_start(*arguments):
+        command = ["two-hop", *preset, *arguments]
+        config = train.parse(command, "palaestra demo", default_preset="laptop", model_settings=demo._COLD_START).config
+        return config.cold_start
+
+    assert cold_start("--model", "tiny").demonstrations is None
+    chosen = cold_start("--model", "some")
+    assert (chosen.demonstrations, chosen.tool_rate, chosen.max_greedy_tool_share) == (192, 0.15, 0.1)
+    assert chosen.imitation_steps == 60, "the rest is the preset's"
+    named = cold_start("--model", "some", "--cold-start.tool-rate", "0.5", "--set", "demonstrations=12")
+    assert (named.demonstrations, named.tool_rate, named.max_greedy_tool_share) == (12, 0.5, 0.1)
+
+
+class Model:
+    """Stands for the model of a demo."""
+
+    agent = None
+
+
+def test_the_model_that_was_trained_is_freed_before_this_process_trains_controls(monkeypatch, tmp_path):
+    report = SimpleNamespace(tool_share=0.1, success=0.1, success_with_tool=0.9)
+    pupils, seen = [SimpleNamespace(local=Model(), steps=24, attempts=1)], []
+    model = weakref.ref(pupils[0].local)
+    background = SimpleNamespace(
+        start=lambda *_: seen.append(model() is None), results=lambda: seen.append(model() is None)
+    )
+    monkeypatch.setattr(demo, "Background", lambda: nullcontext(background))
+    monkeypatch.setattr(demo, "start_cold", lambda run, config, *_: (config, pupils.pop()))
+    monkeypatch.setattr(demo, "measure", lambda *_: SimpleNamespace(sampled=report, greedy=report))
+    monkeypatch.setattr(demo, "new_learner", lambda local, config: local)
+    monkeypatch.setattr(demo, "train", lambda record, learner, on_progress: iter([learner]))
+    monkeypatch.setattr(demo, "_show", lambda *shown: seen.append(shown[-1]))
+    demo._play(SimpleNamespace(folder=tmp_path), laptop_config("palaestra/TwoHop-v0", model="some"))
+    assert seen == [False, True, {"imitation_steps": 24, "initial_weights_tried": 1}]

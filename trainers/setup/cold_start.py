@@ -26,8 +26,9 @@ from transformers import PreTrainedTokenizerBase
 from palaestra import formats
 from palaestra.agents import Chat, TokenLimits, play
 from palaestra.agents.conversation import episode_rows
+from palaestra.agents.heap import trim_heap
 from palaestra.agents.local_model import LocalModel, find_device, serve
-from palaestra.agents.policies.table import in_every_seat, trained_engines
+from palaestra.agents.policies.table import free_until_play, in_every_seat, trained_engines
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Episode, TokenRow
 from palaestra.errors import ConfigError, TrainingHalted
@@ -128,6 +129,7 @@ def cold_start(
     for attempt, local in enumerate(agents):
         settings = replace(sft or tiny_sft_config(batch_rows=config.imitation_batch_rows), seed=seed)
         steps, score = _imitate(local, rows, arena, limits, config, settings, measure, on_progress)
+        trim_heap()  # The gradients and moments of all weights were freed.
         if score.passes(config):
             return Pupil(local, attempt + 1, steps, demonstrations)
         best = max(best, score, key=lambda one: one.reached)
@@ -281,8 +283,5 @@ def _played(
         replace(start, greedy=greedy) for start in starts_of(arena, dict.fromkeys(counts, games), Division.kept_back)
     )
     finished = list(play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits))
-    for engine in trained_engines(local.agent):
-        if engine.shares_memory:  # Imitation needs it. The engine takes it again when it plays.
-            engine.release()
-            engine.reclaim()
+    free_until_play(local.agent)  # Imitation needs the memory.
     return finished
