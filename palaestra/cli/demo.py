@@ -37,9 +37,10 @@ _ABOUT = (
     "Let an agent imitate a demonstrator with a bad habit, train it with GRPO, and compare the result with two "
     "controls. Without --model it is the built-in tiny agent."
 )
-_COLD_START = {"demonstrations": 192, "tool_rate": 0.15, "max_greedy_tool_share": 0.1}
-"""Cold start of a pretrained model, which can write already. The tool is used so seldom that by chance no kind of
-question has it in half of its demonstrations: the greedy model would use it for that kind (docs/benchmarks.md)."""
+_DEMONSTRATIONS = 96
+"""Number of demonstrations for a pretrained model, which can write already."""
+_GREEDY_TOOL_SHARE = 0.1
+"""Limit on the tool use of a greedy pretrained model before GRPO; beyond it less is left to learn."""
 _SHORT_CALLS = "format=tags"
 """Call format for a model whose chat template writes none: short, and easy to learn."""
 _SMALL_TASKS = {"palaestra/SearchQA-v0": ("world=plain", "kinds=single")}
@@ -55,9 +56,7 @@ _EXPLANATION = (
 
 def run(arguments: Sequence[str]) -> int:
     """Train an agent by imitation, then by GRPO beside the controls, and show the success before and after."""
-    options = parse(
-        arguments or ["two-hop"], "palaestra demo", _ABOUT, default_preset="laptop", model_settings=_COLD_START
-    )
+    options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT, default_preset="laptop")
     config = _for_pretrained(options.config)
     if options.resume is not None:
         raise UsageError("a demo cannot be resumed; to continue training use: palaestra train --resume FOLDER")
@@ -81,18 +80,23 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _for_pretrained(config: GRPOConfig) -> GRPOConfig:
-    """Return the config of a demo with options of the environment for a pretrained model. Those that the user has named
-    are left as they are.
+    """Return the config of a demo, in which a pretrained model imitates demonstrations too, of small tasks. Options
+    that the user has named are left as they are.
     """
     if config.model == "tiny":
         return config
-    env = config.env
+    env, cold_start = config.env, config.cold_start
     writes_calls = template_format(open_tokenizer(config.model)) is not None
     added = _SMALL_TASKS.get(env.env_id, ())
     if not writes_calls and read_mixture(env.env_id) is None:
         added = (*added, _SHORT_CALLS)
     unnamed = (option for option in added if option.partition("=")[0] not in env.options)
-    return replace(config, env=replace(env, env_options=(*env.env_options, *unnamed)))
+    env = replace(env, env_options=(*env.env_options, *unnamed))
+    if cold_start.demonstrations is None:
+        cold_start = replace(cold_start, demonstrations=_DEMONSTRATIONS)
+    if cold_start.max_greedy_tool_share is None:
+        cold_start = replace(cold_start, max_greedy_tool_share=_GREEDY_TOOL_SHARE)
+    return replace(config, env=env, cold_start=cold_start)
 
 
 def _play(record: Run, config: GRPOConfig) -> None:

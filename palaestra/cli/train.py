@@ -3,11 +3,10 @@
 `palaestra train --resume RUN` resumes a run that was interrupted, killed or stopped by an error.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -55,17 +54,14 @@ def parse(
     about: str | None = None,
     kind: type[TrainOptions] = TrainOptions,
     default_preset: Preset = "authors",
-    model_settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> TrainOptions:
     """Return the options. Their defaults fit the model, the recipe and its parts that are named. `about` replaces the
-    text of `--help`; `kind` may have further options; `default_preset`, and then the defaults `model_settings` by name,
-    hold for a model that is named.
+    text of `--help`; `kind` may have further options; `default_preset` holds for a model that is named.
 
     For a run that is resumed, its saved options are the defaults: an option that differs was named by the user.
     """
     arguments, positional = with_settings(arguments, kind)
     resumed, preset = option_value(arguments, "--resume"), option_value(arguments, "--preset")
-    model = option_value(arguments, "--model") or "tiny"
     requested_recipe = option_value(arguments, "--recipe")
     recipe_name = requested_recipe or "grpo-tcr"
     saved = read_config(Path(resumed)) if resumed else None
@@ -77,8 +73,7 @@ def parse(
             config = replace(config, recipe=find_recipe(recipe_name))
         recipe_name = config.recipe.recipe_name
     else:
-        config = _preset_config(preset, model, default_preset)(tyro.MISSING, recipe_name)
-        config = config if model == "tiny" else changed(config, model_settings)
+        config = _preset_config(preset, option_value(arguments, "--model"), default_preset)(tyro.MISSING, recipe_name)
     config = changed(config, positional)
     recipe, remaining = _with_parts(config.recipe, arguments)
     default = kind(config=replace(config, recipe=recipe), recipe=recipe_name)
@@ -99,9 +94,9 @@ def parse(
     return replace(options, config=resolved)
 
 
-def _preset_config(preset: str | None, model: str, default: Preset) -> Callable[..., GRPOConfig]:
+def _preset_config(preset: str | None, model: str | None, default: Preset) -> Callable[..., GRPOConfig]:
     """Return the function that makes the config of a preset, by default that of the model."""
-    name = preset or ("tiny" if model == "tiny" else default)
+    name = preset or ("tiny" if model in (None, "tiny") else default)
     return PRESETS.get(name, grpo_config)  # Another name is refused with the other options.
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import families
 import pytest
 
-from palaestra.cli import demo, train
+from palaestra.cli import demo
 from palaestra.trainers.config.grpo_config import laptop_config
 
 SMALL = {"world": "plain", "kinds": "single", "format": "tags"}
@@ -31,21 +31,8 @@ def test_a_pretrained_model_gets_small_tasks_and_short_calls_unless_others_are_n
     monkeypatch.setattr(demo, "template_format", lambda tokenizer: None)
     config = demo._for_pretrained(laptop_config(env_id, model=model, env_options=named))
     assert dict(config.env.options) == options
-
-
-@pytest.mark.parametrize("preset", [[], ["--preset", "laptop"]])
-def test_a_pretrained_model_imitates_seldom_tool_use_unless_other_settings_are_named(preset):
-    def cold_start(*arguments):
-        command = ["two-hop", *preset, *arguments]
-        config = train.parse(command, "palaestra demo", default_preset="laptop", model_settings=demo._COLD_START).config
-        return config.cold_start
-
-    assert cold_start("--model", "tiny").demonstrations is None
-    chosen = cold_start("--model", "some")
-    assert (chosen.demonstrations, chosen.tool_rate, chosen.max_greedy_tool_share) == (192, 0.15, 0.1)
-    assert chosen.imitation_steps == 60, "the rest is the preset's"
-    named = cold_start("--model", "some", "--cold-start.tool-rate", "0.5", "--set", "demonstrations=12")
-    assert (named.demonstrations, named.tool_rate, named.max_greedy_tool_share) == (12, 0.5, 0.1)
+    assert (config.cold_start.demonstrations is None) == (model == "tiny")
+    assert config.cold_start.max_greedy_tool_share == (None if model == "tiny" else 0.1)
 
 
 class Model:

@@ -1,11 +1,14 @@
 """The gate of a cold start: what is measured, and whether the demonstrator itself passes it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from palaestra.episode import Episode, Status
+from palaestra.episode import Episode, Status, TokenRow
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config.sections_config import ColdStartConfig
+
+Rows = Sequence[TokenRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,17 @@ def gate_measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> 
             "gate with --cold-start.imitation-gate"
         )
     return measure
+
+
+def halve_tool_use(demonstrations: Sequence[tuple[Episode, Rows]]) -> list[tuple[Episode, Rows]]:
+    """Leave out every second demonstration that uses a tool, in each environment. One of them remains."""
+    numbers: Counter[str] = Counter()
+    kept = []
+    for episode, rows in demonstrations:
+        numbers[episode.start.env] += used_tool(episode)
+        if not used_tool(episode) or numbers[episode.start.env] % 2:
+            kept.append((episode, rows))
+    return kept
 
 
 def used_tool(episode: Episode) -> bool:
