@@ -6,7 +6,7 @@ The model is a start of `palaestra demo two-hop --model smollm2`, which mostly g
 answer. The model is measured as it is, when it has never read a critique, and after it has imitated second attempts
 too: half of these follow a critique, and use the tool; the others follow "Try again." and use it as seldom as first
 attempts do. From there GRPO learns from first attempts alone, and Reagent-U from both, with as many episodes a step. It
-prints a line of figures for each measurement.
+prints a line of figures for each measurement, and adds it to `results/critiques.jsonl`.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -49,34 +50,45 @@ from palaestra.trainers.validation import changed
 
 ENV, FORMAT, NEUTRAL = "palaestra/TwoHop-v0", "tags", "Try again."
 LIMITS = TokenLimits(24, 384)
-TOOL_RATE, DEMONSTRATIONS, TASKS, SEED = 0.3, 96, 64, 20
+TOOL_RATE, DEMONSTRATIONS, TASKS = 0.3, 96, 64
+RESULTS = Path(__file__).parent / "results" / "critiques.jsonl"
 
 
 def main() -> None:
     """Measure the start, let it imitate second attempts, and measure it again."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("start", help="folder of a model that mostly guesses")
-    start = parser.parse_args().start
-    local = load(start, slots=16, seed=SEED, device="cpu")
-    report(local, "the start")
-    imitate(local)
-    report(local, "after imitating second attempts")
+    parser.add_argument("--seed", type=int, default=20, help="of demonstrations, samples and tasks to learn from")
+    options = parser.parse_args()
+    start, seed = options.start, options.seed
+    local = load(start, slots=16, seed=seed, device="cpu")
+    report(local, "the start", seed)
+    imitate(local, seed)
+    report(local, "after imitating second attempts", seed)
     weights = {name: weight.detach().clone() for name, weight in local.model.named_parameters()}
     for name, recipe, members in (("GRPO", "grpo-tcr", 8), ("Reagent-U", second_attempts("grpo-tcr"), 4)):
-        learned = load(start, slots=32, seed=SEED, device="cpu")
+        learned = load(start, slots=32, seed=seed, device="cpu")
         with torch.no_grad():
             for weight_name, weight in learned.model.named_parameters():
                 weight.copy_(weights[weight_name])
-        learn(learned, name, recipe, members)
+        learn(learned, name, recipe, members, seed)
 
 
-def report(local: LocalModel, title: str) -> None:
+def save(line: dict[str, Any]) -> None:
+    """Print a line of figures, and add it to the results."""
+    print(json.dumps(line), flush=True)
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def report(local: LocalModel, title: str, seed: int) -> None:
     """Print the success of first attempts and of both kinds of second ones, and their difference, paired by task."""
     for greedy in (False, True):
         began = time.process_time()
         critiqued, neutral = (_attempts(local.agent, greedy, critique) for critique in (True, False))
         gain = compare(critiqued.second_episodes, neutral.second_episodes)
         line = {
+            "seed": seed,
             "model": title,
             "greedy": greedy,
             "first": round(critiqued.first.success, 3),
@@ -85,12 +97,12 @@ def report(local: LocalModel, title: str) -> None:
             "difference": [round(value, 3) for value in (gain.difference, gain.low, gain.high)],
             "p": round(gain.p_value, 4),
             "tool use": [
-                _tool_use(found)
-                for found in (critiqued.first_episodes, critiqued.second_episodes, neutral.second_episodes)
+                _tool_use(episodes)
+                for episodes in (critiqued.first_episodes, critiqued.second_episodes, neutral.second_episodes)
             ],
             "cpu_s": round(time.process_time() - began),
         }
-        print(json.dumps(line), flush=True)
+        save(line)
 
 
 def _attempts(agent: Agent, greedy: bool, critique: bool) -> Attempts:
@@ -115,28 +127,26 @@ def _tool_use(episodes: Sequence[Episode]) -> float:
     return round(sum(bool(episode.attempt.calls) for episode in episodes) / len(episodes), 3)
 
 
-def imitate(local: LocalModel) -> None:
+def imitate(local: LocalModel, seed: int) -> None:
     """Train the model on first attempts with second ones, in one row each."""
     chat, began = local.agent.chat, time.process_time()
     assert chat is not None, "a model has a chat"
     with closing(palaestra.arena(ENV, 16, ordered=True, format=FORMAT)) as arena:
-        rows = [row for episode in demonstrated(arena) for row in written_rows(chat, *_seen(episode))]
+        rows = [row for episode in demonstrated(arena, seed) for row in written_rows(chat, *_seen(episode))]
     config = changed(SFTConfig(model="smollm2", device="cpu"), {"epochs": 2, "batch_rows": 8, "learning_rate": 5e-5})
     learner = Learner(local.agent, local.model, config)
     imitation = Imitation(learner, rows)
     while learner.step < learner.steps:
         imitation.step()
     learner.publish()
-    print(
-        json.dumps({"rows": len(rows), "steps": learner.step, "cpu_s": round(time.process_time() - began)}), flush=True
-    )
+    save({"seed": seed, "rows": len(rows), "steps": learner.step, "cpu_s": round(time.process_time() - began)})
 
 
 def _seen(episode: Episode) -> tuple[Sequence[Message], Any]:
     return episode.start.as_seen(episode.attempt.messages), episode.tools
 
 
-def learn(local: LocalModel, title: str, recipe: Recipe | str, members: int) -> None:
+def learn(local: LocalModel, title: str, recipe: Recipe | str, members: int, seed: int) -> None:
     """Train an adapter, and print the success of first attempts by step and at the end."""
     began, steps = time.process_time(), []
     settings = {"num_generations": members, "steps": 8, "eval_tasks": 0, "lora_r": 16, "learning_rate": 5e-4}
@@ -144,7 +154,7 @@ def learn(local: LocalModel, title: str, recipe: Recipe | str, members: int) -> 
         settings["max_prefix_tokens"] = LIMITS.max_episode_tokens // 2
     limits = {"max_turn_tokens": LIMITS.max_turn_tokens, "max_episode_tokens": LIMITS.max_episode_tokens}
     config = laptop_config(
-        ENV, recipe, model="smollm2", env_options=(f"format={FORMAT}",), **settings, **limits, seed=SEED
+        ENV, recipe, model="smollm2", env_options=(f"format={FORMAT}",), **settings, **limits, seed=seed
     )
     learner = new_learner(local, config)
     with closing(palaestra.arena(ENV, 32, ordered=True, format=FORMAT)) as arena:
@@ -158,12 +168,13 @@ def learn(local: LocalModel, title: str, recipe: Recipe | str, members: int) -> 
             for temperature in (1.0, 0.0)
         ]
     line = {
+        "seed": seed,
         "learned by": title,
         "first attempts, sampled and greedy": [round(report.success, 3) for report in reports],
         "success and tokens of the steps": steps,
         "cpu_s": round(time.process_time() - began),
     }
-    print(json.dumps(line), flush=True)
+    save(line)
 
 
 def second_attempts(name: str) -> Recipe:
@@ -199,23 +210,23 @@ class _Rule(ReasoningJudge):
         return [JudgeResult({TERM: 0.0}, {"score": 0.0, "critique": _critique(episode)}) for episode in episodes]
 
 
-def demonstrated(arena: Arena) -> Sequence[Episode]:
+def demonstrated(arena: Arena, seed: int) -> Sequence[Episode]:
     """Return second attempts whose prefix is the first one, and a critique in every other episode."""
     script = palaestra.demonstrator(ENV)
-    firsts = demonstrate(arena, script, DEMONSTRATIONS, TOOL_RATE, SEED, FORMAT)
+    firsts = demonstrate(arena, script, DEMONSTRATIONS, TOOL_RATE, seed, FORMAT)
     starts = []
     for number, first in enumerate(firsts):
         remark = NEUTRAL if number % 2 else _critique(first)
         scored = Scored(first, remarks={"critique": remark})
         starts.append(second_start(scored, first.start.seed + len(firsts), LIMITS.max_episode_tokens // 2))
-    return list(play(Agent(ScriptedPolicy(partial(_again, script), SEED, FORMAT)), arena, starts))
+    return list(play(Agent(ScriptedPolicy(partial(_again, script), seed, FORMAT)), arena, starts))
 
 
 def _again(script: Callable[..., str], messages: Sequence[Message], rng: np.random.Generator) -> str:
     """Play a second attempt: with the tool after a critique, by habit after a neutral request."""
-    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
-    rate = TOOL_RATE if NEUTRAL in str(messages[asked[-1]]["content"]) else 1.0
-    return str(script([messages[asked[0]], *messages[asked[-1] + 1 :]], rng, tool_rate=rate))
+    questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    rate = TOOL_RATE if NEUTRAL in str(messages[questions[-1]]["content"]) else 1.0
+    return str(script([messages[questions[0]], *messages[questions[-1] + 1 :]], rng, tool_rate=rate))
 
 
 if __name__ == "__main__":

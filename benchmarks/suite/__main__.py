@@ -19,8 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import tyro
 from cases import CASES
 from page import write_page
-from runs import RUNS, play_run
 from smollm2 import measure, settings_of
+from training_runs import RUNS, play_run
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import CASES, SKIPPED
-from runs import RUNS, GrpoRun
+from training_runs import RUNS, GrpoRun
 
 _STAGES, _WAYS = ("before", "after"), ("sampled", "greedy")
 _MISSING = "not measured"
