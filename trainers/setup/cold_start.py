@@ -295,6 +295,7 @@ def _played(
     local: LocalModel, arena: Arena, limits: TokenLimits, episodes: int, greedy: bool = False
 ) -> Sequence[Episode]:
     """Return the present model's episodes of tasks that were not demonstrated."""
+    trim_heap()  # Gradients and activations were freed, and play needs other sizes.
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)
