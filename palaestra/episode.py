@@ -113,6 +113,8 @@ class Attempt:
     """Number of a harness's requests that were refused because their messages did not fit into a token row."""
     unfollowed: int = 0
     """Number of a harness's requests with a wish that was not followed, such as `top_p`."""
+    raised: str = field(default="", compare=False)
+    """Error that a harness raised, and its author's line, where that ended the episode without an answer."""
 
 
 @dataclass(frozen=True, slots=True)

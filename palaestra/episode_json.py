@@ -70,7 +70,7 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
             if attempt.dialogues
             else {}
         ),
-        **{name: count for name in _COUNTS if (count := getattr(attempt, name))},
+        **{name: value for name in (*_COUNTS, "raised") if (value := getattr(attempt, name))},
         "turns": attempt.turns,
         "ending": str(episode.ending),
         "reward": episode.reward,
@@ -100,6 +100,7 @@ def episode_from_json(content: Mapping[str, Any]) -> Episode:
         worlds=_mappings_in(content.get("worlds", []), "worlds"),
         dialogues=_openings_in(content),
         **{name: of_kind(int, content.get(name, 0), name) for name in _COUNTS},
+        raised=of_kind(str, content.get("raised", ""), "raised"),
     )
     return Episode(
         start=_start_in(start),

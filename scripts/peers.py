@@ -38,6 +38,7 @@ PEERS = {
         "smolagents[openai]==1.26.0",
         "langgraph==1.2.24",
         "langchain-openai==1.7.4",  # langgraph's model behind an address
+        "pydantic-ai-slim[openai]==2.68.0",
         "openenv-core==0.3.0",
         "gem-llm==0.1.0",
         "skyrl-gym==0.4.0",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from palaestra.causes import BROKEN, Causes
 from palaestra.episode import Episode
 
 
@@ -80,6 +81,17 @@ class Batch:
     def lengths(self) -> tuple[int, ...]:
         """Return the number of sampled tokens of each sample."""
         return tuple(episode.sampled_tokens for episode in self.episodes)
+
+    @property
+    def causes(self) -> Causes:
+        """Return why episodes have no terms, and which errors harnesses raised."""
+        causes = Causes()
+        for scored in self.rollouts:
+            if scored.terms is None:
+                causes.add(BROKEN, scored.fault)
+            else:
+                causes.add_episode(scored.episode)
+        return causes
 
     def mini_batches(self, count: int) -> list[list[int]]:
         """Split the sample indices into at most `count` mini-batches without dividing a group."""

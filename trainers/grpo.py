@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, nullcontext
 
 from palaestra.agents.local_model import LocalModel
 from palaestra.agents.policies.table import free_until_play, trained_engines
+from palaestra.causes import Causes
 from palaestra.episode import Episode
 from palaestra.mixture import Mixture, read_mixture
 from palaestra.protocols import Arena
@@ -110,7 +111,8 @@ def train(
                     step_seconds = time.perf_counter() - began
                     metrics |= figures | {"time/learn": step_seconds - play_seconds, "step_time": step_seconds}
                     note = "; ".join(filter(None, (_note(metrics), collapse.check(metrics), solved.check(metrics))))
-                    step = Progress("grpo", learner.step, learner.steps, metrics, note, _with_lessons(batch, lessons))
+                    pairs, causes = _with_lessons(batch, lessons), batch.causes.as_dict()
+                    step = Progress("grpo", learner.step, learner.steps, metrics, note, pairs, causes)
 
                 try:
                     yield step
@@ -154,7 +156,9 @@ def _finish(run: Run, learner: Learner[GRPOConfig], before: Both | None) -> None
     keep_model(run, learner)
     measured = {name: both.figures() for name, both in (("before", before), ("after", after)) if both is not None}
     shares = {"mixture": mixture_shares(run.metrics)} if read_mixture(learner.config.env.env_id) else {}
-    run.finish({**measured, **evaluations_summary(run), "curve": run.curve, **shares})
+    of_after = () if after is None else (after.sampled.causes, after.greedy.causes)
+    causes = {"causes": Causes([run.causes.as_dict(), *of_after]).as_dict()}
+    run.finish({**measured, **evaluations_summary(run), "curve": run.curve, **shares, **causes})
 
 
 def _report_begin(learner: Learner[GRPOConfig], on_progress: OnProgress) -> None:

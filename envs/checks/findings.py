@@ -5,13 +5,13 @@ meets it reports it; the others say that they were not reached.
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from traceback import walk_tb
 from typing import Any
 
 from palaestra.authorship import foreign_line
+from palaestra.causes import without_varying
 from palaestra.envs.core import scoring
 from palaestra.errors import Broken, EnvironmentDefect, MissingExtra, PalaestraError
 
@@ -23,8 +23,6 @@ HOSTILE = (
 )  # fmt: skip
 """Turns that must break no environment."""
 _OTHER_THREAD = "SQLite objects created in a thread"
-_VARYING = re.compile(r"\d+")
-"""Parts of a message that differ between two reports of the same fault: slots, amounts."""
 _GROUNDLESS = ("", "")
 """The key of the check that left nothing to measure."""
 
@@ -157,7 +155,7 @@ def _root(error: BaseException) -> BaseException:
 def _fault(error: Exception) -> tuple[str, str]:
     """Return a key that is equal for two exceptions of the same fault."""
     root = _root(error)
-    return type(root).__name__, _place(root) or _VARYING.sub("#", str(root))
+    return type(root).__name__, _place(root) or without_varying(str(root))
 
 
 def _error_text(error: Exception) -> str:

@@ -24,8 +24,8 @@ class Dialogue:
     """Messages, calls and answer of one seat in an episode."""
 
     __slots__ = (
-        "answer", "busy", "calls", "delivered", "dialogues", "left", "messages", "refused", "schemas", "slot", "start",
-        "turns", "unfollowed",
+        "answer", "busy", "calls", "delivered", "dialogues", "left", "messages", "raised", "refused", "schemas", "slot",
+        "start", "turns", "unfollowed",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +38,7 @@ class Dialogue:
         self.dialogues: tuple[Opening, ...] = ()
         """Dialogues within the messages of a harness; empty where they are one."""
         self.refused = self.unfollowed = 0
+        self.raised = ""
         self.turns = self.delivered = self.left = 0
         """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
         while it is to move."""
@@ -181,7 +182,7 @@ class EpisodeState:
         messages = dialogue.start.without_prefix(dialogue.messages)
         return Attempt(
             self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds,
-            dialogue.dialogues, dialogue.refused, dialogue.unfollowed,
+            dialogue.dialogues, dialogue.refused, dialogue.unfollowed, dialogue.raised,
         )  # fmt: skip
 
 

@@ -15,13 +15,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 
 from palaestra import formats
+from palaestra.authorship import foreign_line
+from palaestra.causes import one_line, without_varying
 from palaestra.envs.core import ending as outcome
+from palaestra.envs.core.calls import clip
 from palaestra.envs.core.kits import is_permanent
 from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import EpisodeState, Seat, not_open
+from palaestra.envs.core.transcript import visible
 from palaestra.envs.harness.program import answer_of, start
 from palaestra.envs.harness.server import server_here
 from palaestra.envs.harness.world import Over, Turn, World
@@ -31,6 +36,11 @@ from palaestra.errors import Broken, UsageError
 from palaestra.protocols import TooLong
 
 log = logging.getLogger("palaestra.envs")
+_LONGEST_ERROR = 2000
+"""Most characters of a harness's error that an episode keeps."""
+_MOST_WARNINGS = 200
+_warned: set[tuple[str, str]] = set()
+"""Causes of which a warning was logged, each with the name of its environment."""
 _LISTEN_SECONDS = 10.0
 """Seconds that `listen` waits for a request: a harness that runs again sends its parallel ones within moments."""
 
@@ -173,10 +183,11 @@ class HarnessMachine(Machine):
             self.discard()
             raise error
         if error is not None:
-            text = f"{state.where}: its harness raised {type(error).__name__}: {error}"
+            raised = _described(error)
             if not world.asks or isinstance(error, Broken):
-                return self._break(state, text)
-            log.warning("%s", text)
+                return self._break(state, f"{state.where}: its harness raised {raised}")
+            state.seats[None].raised = raised
+            _warn_of_error(raised, self.spec.name)
             return self._unanswered(state, world)
         if not world.asks:
             return self._break(
@@ -221,6 +232,21 @@ def _warn_of(wishes: tuple[str, ...], name: str) -> None:
     """Log wishes that are not followed, once for each environment."""
     if wishes:
         log.warning("%s", f"{name}: its requests wish {', '.join(wishes)}, which this model does not follow")
+
+
+def _described(error: BaseException) -> str:
+    """Return an error of a harness, and its author's line."""
+    line = foreign_line(error)
+    place = "" if line is None else f" ({Path(line.file).name}, line {line.number})"
+    return clip(f"{type(error).__name__}: {error}", _LONGEST_ERROR) + place
+
+
+def _warn_of_error(raised: str, name: str) -> None:
+    """Log an error of a harness, the first time that it occurs: summaries count the others."""
+    cause = name, without_varying(one_line(raised))
+    if cause not in _warned and len(_warned) < _MOST_WARNINGS:
+        _warned.add(cause)
+        log.warning("%s", f"{name}: its harness raised {visible(raised)}; each episode keeps its error")
 
 
 async def _start(state: EpisodeState, world: World) -> None:

@@ -56,8 +56,10 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
         "figures": ledger.figures,
         "defects": ledger.defects,
         "findings": [str(finding) for finding in ledger.findings],
+        "causes": ledger.causes.as_dict(),
     }
-    show_line(console, _said(ledger))
+    for line in (_said(ledger), *ledger.causes.lines()):
+        show_line(console, line)
     for finding in ledger.findings[:_SHOWN]:
         show_line(console, str(finding), "red")
     if len(ledger.findings) > _SHOWN:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
+from palaestra.causes import Causes
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.ids import resolve
 from palaestra.cli.rollouts import EpisodeCollection, RolloutOptions, run_rollouts
@@ -65,11 +66,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: EpisodeCollection) -> int:
     tokens: list[int] = []
+    causes = Causes()
 
     def episodes() -> Iterator[Episode]:
         """Yield the episodes one by one, since a large set does not fit into memory."""
         for record in rollouts.file.every(rollouts.starts):
             tokens.append(record.episode.sampled_tokens)
+            causes.add_episode(record.episode)
             yield record.episode
 
     rule: dict[str, Any] = {"samples": options.samples, "least_success": options.least_success, "seed": options.seed}
@@ -93,10 +96,9 @@ def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: 
     rows = {"tasks": curated.outcomes, "kept": kept_counts}
     cells = {name: tuple(str(row[outcome]) for outcome in OUTCOMES) for name, row in rows.items()}
     rollouts.console.print(table(f"Tasks of {rollouts.env_id.rpartition(':')[2]}", cells, OUTCOMES))
+    rollouts.tell(causes)
     if curated.outcomes["incomplete"]:
-        note(
-            f"{curated.outcomes['incomplete']} tasks have BROKEN episodes and are left out; the same command plays them"
-        )
+        note(f"{curated.outcomes['incomplete']} tasks have BROKEN episodes and are left out")
     if not curated.tasks:
         show_line(
             rollouts.console,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from palaestra.causes import BROKEN, Causes
 from palaestra.trainers.evaluation.statistics import PairedDifference, compare
 
 _Cells = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -93,6 +94,7 @@ def _row(
     calls = "-" if report["calls"] is None else f"{report['calls']:.2f}"
     tasks = f"{report['tasks']}{' (ended early)' if report['stopped'] else ''}"
     tokens = "-" if speed is None else f"{speed:,.0f}"
+    causes = Causes([report.get("causes")]).of_kind(BROKEN)
     cells = (
         escape(model),
         escape(what),
@@ -102,7 +104,7 @@ def _row(
         p_value,
         tasks,
         calls,
-        str(report["broken"]),
+        f'<span title="{escape(causes)}">{report["broken"]}</span>',
         tokens,
     )
     return "<tr>" + "".join(f"<td>{cell}" for cell in cells)

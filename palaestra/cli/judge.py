@@ -9,6 +9,7 @@ and whole games: the episode of each seat is judged alone.
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from palaestra.causes import BROKEN, Causes
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.episodes import GameReader
 from palaestra.cli.output import Reported, require_writable, run_reported
@@ -160,7 +162,8 @@ def _request_verdicts(options: JudgeOptions, new: Mapping[str, tuple[Record, str
         judge.check()
         asyncio.run(request_all())
     if faults:
-        show_line(Console(stderr=True), f"{len(faults)} episodes have no verdict; the last: {faults[-1]}")
+        causes = Causes([{BROKEN: Counter(faults)}]).of_kind(BROKEN)
+        show_line(Console(stderr=True), f"{len(faults)} episodes have no verdict: {causes}")
     return verdicts
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from palaestra.cli.display import table
+from palaestra.causes import Causes
+from palaestra.cli.display import show_line, table
 from palaestra.episode import Episode
 from palaestra.mixture import read_mixture
 from palaestra.trainers.evaluation.evaluate import Both, Report, compare
@@ -161,9 +162,8 @@ def show_agents(measured: Sequence[Measured], compared: Mapping[str, Any], env_i
         for stop in dict.fromkeys(report.stopped for report in agent.reports.values() if report.stopped):
             text = f"ended early: {stop}. The figures are about the {len(agent.all)} episodes played until then"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
-        if faults := [episode.fault for episode in agent.all if episode.reward is None]:
-            text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
-            console.print(text, markup=False, highlight=False)
+        for line in Causes.of(agent.all).lines():
+            show_line(console, line)
         if agent.gains:
             gains = {way: gain for way, (gain, *_) in agent.gains.items()}
             console.print(comparison_table(f"{agent.model}: second attempts less first", gains))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 from rich.console import Console
 
+from palaestra.causes import BROKEN, Causes
 from palaestra.cli.agents import (
     HUMAN,
     agent_cost,
@@ -89,11 +90,18 @@ class EpisodeCollection:
     """Cost of this call's episodes; None if no endpoint played them."""
 
     def records(self) -> list[Record]:
-        """Return the requested episodes. A note tells how many are BROKEN."""
+        """Return the requested episodes, and tell why some failed."""
         requested = self.file.records(self.starts)
-        if faults := [record.episode.fault for record in requested if record.episode.reward is None]:
-            note(f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}")
+        self.tell(Causes.of(record.episode for record in requested))
         return requested
+
+    def tell(self, causes: Causes) -> None:
+        """Print and report why episodes failed, if some did."""
+        for line in causes.lines():
+            note(line)
+        self.figures["causes"] = counted = causes.as_dict()
+        if BROKEN in counted:
+            note(f"the same command tries the {sum(counted[BROKEN].values())} BROKEN again")
 
     def tell_defects(self) -> None:
         """Print how many lines of the file are not episodes."""
@@ -156,7 +164,7 @@ class EpisodeCollection:
         from palaestra.agents import TokenLimits, play
 
         limits, hopeless = TokenLimits(*self.options.limits), max(_HOPELESS, places.slots)
-        scored, successes, broken = 0, 0.0, 0
+        scored, successes, broken, causes = 0, 0.0, 0, Causes()
         episodes = play(agent, places, starts, limits=limits, temperature=self.options.temperature)
         for number, episode in enumerate(episodes, start=1):
             with interrupts.hold():  # An episode that was paid for is not lost between two writes.
@@ -164,12 +172,14 @@ class EpisodeCollection:
             interrupts.check()
             if episode.reward is None:
                 broken += 1
+                causes.add_episode(episode)
             else:
                 scored, successes, broken = scored + 1, successes + episode.parts.get("success", 0.0), 0
+                causes = Causes()
             mean = {"rewards/success/mean": successes / scored} if scored else {}
             on_progress(Progress("playing", number, len(starts), mean))
             if broken >= hopeless and number < len(starts):
-                raise TrainingHalted(f"the last {broken} episodes are all BROKEN; the last one: {episode.fault}")
+                raise TrainingHalted(f"the last {broken} episodes are all BROKEN: {causes.of_kind(BROKEN)}")
 
 
 def run_rollouts(

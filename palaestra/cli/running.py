@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +50,7 @@ def go_on(
                 if here().first:
                     note(f"{record.folder} is finished: {count} {length}")
                     show(record)
+                    _show_causes(record)
                     figures |= {"run": str(record.folder), **record.summary}
                 return 0
             from palaestra.trainers.training import train
@@ -61,13 +63,16 @@ def go_on(
                     with display() as on_progress:
                         deque(train(record, model=local, interrupts=interrupts, on_progress=on_progress), 0)
                     show(record)
+                    _show_causes(record)
                     figures |= {"run": str(record.folder), **record.summary}
             except Interrupted as stop:
+                _show_causes(record)
                 print(f"\ninterrupted; {_way_on(command, record)}", file=sys.stderr)
                 return 128 + stop.number
             except PalaestraError as error:
                 if not resumed and record.withdraw():
                     raise  # Nothing can be resumed, and the corrected command must find the name free.
+                _show_causes(record)
                 say_error(f"palaestra {command}: {error}\n{_way_on(command, record)}")
                 return 2
     return 0
@@ -103,6 +108,13 @@ def understood(
     hint = " or ".join("--" + by_last[last].replace("_", "-") for last in close)
     meant = f"did you mean {hint}? " if hint and wrong.startswith("--") else ""
     raise UsageError(f"unknown option {wrong!r}; {meant}--help-all shows them all")
+
+
+def _show_causes(record: Run) -> None:
+    """Print why episodes of the run failed, if some did."""
+    with suppress(UsageError):  # A damaged file is reported by whatever needs it.
+        for line in record.causes.lines():
+            note(line)
 
 
 def _way_on(command: str, record: Run) -> str:

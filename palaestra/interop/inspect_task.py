@@ -8,8 +8,10 @@ tokens, which inspect does not keep; inspect's sandboxes, for tools run where th
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+from anyio import CancelScope, get_cancelled_exc_class
 from anyio.to_thread import run_sync
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
@@ -58,13 +60,13 @@ def play(env_id: str, **options: Any) -> Solver:
                 cut = state.output.stop_reason in ("max_tokens", "model_length")
                 answers = await run_sync(lambda: episode.take(turn.text, calls, cut=cut))  # noqa: B023
                 state.messages += [_message(message) for message in answers]
-        except LimitExceededError:  # One of inspect's own; it scores the sample then.
-            await run_sync(episode.cut)
+        except (LimitExceededError, get_cancelled_exc_class()):  # One of inspect's limits; it scores the sample then.
+            await _shielded(episode.cut)
             raise
         finally:
             if episode.reward is not None:
                 state.store.set(_KEPT, {"reward": episode.reward, **episode.parts})
-            await run_sync(episode.close)
+            await _shielded(episode.close)
         if episode.ending == Ending.BROKEN:
             raise Broken(episode.fault)
         state.completed = True
@@ -84,6 +86,12 @@ def reward() -> Scorer:
         return Score(value=outcome, answer=state.output.completion)
 
     return score
+
+
+async def _shielded(call: Callable[[], None]) -> None:
+    """Call what may wait, also where a limit of time has cancelled all that waits."""
+    with CancelScope(shield=True):
+        await run_sync(call)
 
 
 def _message(message: Message) -> ChatMessage:

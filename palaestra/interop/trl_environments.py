@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
-import gymnasium
 from datasets import Dataset
 
 from palaestra import formats
 from palaestra.episode import Ending
-from palaestra.errors import UsageError
+from palaestra.errors import Broken, UsageError
+from palaestra.interop.episodes import open_text_env
 
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
 _OVER = "The episode is over."
@@ -30,7 +30,7 @@ class TRLEnvironments:
     def __init__(self, env_id: str, tokenizer: Any, **options: Any) -> None:
         """`options` are those of the environment, its split among them."""
         self.env_id, self._options, self._end = env_id, options, tokenizer.eos_token_id
-        env = self._make()
+        env = open_text_env(self.env_id, **self._options)
         self._tools = {schema["function"]["name"]: _method(schema["function"]) for schema in env.schemas}
         env.close()
         if not self._tools or {"reset", "get_reward"} & set(self._tools):
@@ -38,17 +38,15 @@ class TRLEnvironments:
 
     def __call__(self) -> Any:
         """Return a new environment."""
-        return type("PalaestraEnvironment", (_Environment,), dict(self._tools))(self._make())
+        env = open_text_env(self.env_id, **self._options)
+        return type("PalaestraEnvironment", (_Environment,), dict(self._tools))(env)
 
     def dataset(self, tasks: int) -> Dataset:
         """Return the first tasks as rows, with their prompts."""
-        env = self._make()
+        env = open_text_env(self.env_id, **self._options)
         prompts = [list(env.reset(seed=0, options={"task": task})[1]["messages"]) for task in range(tasks)]
         env.close()
         return Dataset.from_dict({"prompt": prompts, "task": list(range(tasks))})
-
-    def _make(self) -> Any:
-        return gymnasium.make(self.env_id, **self._options).unwrapped
 
     def reward(
         self, environments: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], **_: Any
@@ -68,8 +66,11 @@ class _Environment:
 
     def reset(self, task: int = 0, **_: Any) -> None:
         """Begin an episode of the task."""
-        self._env.reset(options={"task": task})
         self._result = (0.0, "")
+        try:
+            self._env.reset(options={"task": task})
+        except Broken:  # An error would end the training.
+            self._result = (0.0, Ending.BROKEN)
 
     def _step(self, text: str) -> str:
         if self._result[1]:

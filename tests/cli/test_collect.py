@@ -322,7 +322,8 @@ def test_broken_episodes_are_kept_counted_and_tried_again(capsys, monkeypatch, o
     shown += f" {err}"
     assert status == 0
     assert counts(out)[:3] == [20, 4, 0]
-    assert "tries the 4 BROKEN again; the last broke on: it broke" in shown
+    assert "4 episodes are BROKEN, and count in no figure: 4 it broke the same command" in shown
+    assert "the same command tries the 4 BROKEN again" in shown
     assert sum(record.episode.reward is None for record in played_in(out.parent)) == 4
     arena = playing(monkeypatch)
     status, shown, err = run(capsys, *asked)
@@ -335,7 +336,7 @@ def test_broken_episodes_are_kept_counted_and_tried_again(capsys, monkeypatch, o
 
 def test_when_all_breaks_it_stops_says_why_and_exits_with_2(capsys, monkeypatch, out):
     arena = playing(monkeypatch, lambda start, tries: True)
-    err = refused(capsys, "all BROKEN; the last one: it broke", "two-hop", "--out", out, "--tasks", 5000)
+    err = refused(capsys, "are all BROKEN: 16 x it broke", "two-hop", "--out", out, "--tasks", 5000)
     assert "no episode is scored yet; the same command plays them" in err
     assert len(arena.begun) < 200
     assert arena.closed

@@ -268,8 +268,10 @@ def test_broken_episodes_are_counted_and_told(capsys, monkeypatch, tmp_path, bro
     monkeypatch.setattr("palaestra.cli.eval.open_agent", lambda *_: closing_agent())
     found, out, err = run(capsys, "--tasks", "4", "--samples", "2", "--json", str(path))
     assert found == status, err
-    assert f"{8 if status else 2} of 8 episodes broke and count in no figure" in words(out)
+    count = 8 if status else 2
+    assert f"{count} episodes are BROKEN, and count in no figure: {count} it broke" in words(out)
     figures = json.loads(path.read_text())
+    assert figures["causes"] == {"broken": {"it broke": count}}
     rows = figures["per_task"]
     assert [row["broken"] for row in rows] == ([2] * 4 if status else [0, 2, 0, 0])
     assert rows[1]["success"] == []

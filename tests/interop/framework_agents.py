@@ -1,4 +1,4 @@
-"""Agents as users of four frameworks write them, each of them the `run` of a harness: one tool, one question."""
+"""Agents as users of five frameworks write them, each of them the `run` of a harness: one tool, one question."""
 
 import json
 
@@ -8,7 +8,7 @@ from palaestra.episode import is_turn
 
 WORDS = ("red", "green", "blue", "grey")
 SYSTEM = "Look the number up, and answer with its word alone."
-NAMES = ("OpenAIClient", "AgentsChat", "AgentsResponses", "AgentsStreamed", "Smolagents", "LangGraph")
+NAMES = ("OpenAIClient", "AgentsChat", "AgentsResponses", "AgentsStreamed", "Smolagents", "LangGraph", "PydanticAI")
 
 
 def word_of(number: int) -> str:
@@ -151,6 +151,23 @@ class LangGraph(Words):
         graph.add_edge("tools", "ask")
         opening = [("system", SYSTEM), ("user", task.prompt)]
         return (await graph.compile().ainvoke({"messages": opening}))["messages"][-1].text
+
+
+class PydanticAI(Words):
+    async def run(self, task, model):
+        from pydantic_ai import Agent
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        served = OpenAIChatModel("gpt-5", provider=OpenAIProvider(openai_client=model.client()))
+        agent = Agent(served, instructions=SYSTEM)
+
+        @agent.tool_plain
+        def look_up(number: int) -> str:
+            """Look up."""
+            return word_of(number)
+
+        return (await agent.run(task.prompt)).output
 
 
 def register():

@@ -1,4 +1,4 @@
-"""Agents of four frameworks, with code as their users write it, are evaluated, recorded, replayed and trained."""
+"""Agents of five frameworks, with code as their users write it, are evaluated, recorded, replayed and trained."""
 
 from contextlib import closing
 from dataclasses import replace

@@ -66,6 +66,27 @@ def test_an_environment_is_evaluated_and_a_broken_episode_is_an_error_and_no_sco
     assert score.metrics["mean"].value == 1.0
 
 
+def test_a_sample_that_a_limit_of_time_ends_is_cut_scored_and_closed(monkeypatch, tmp_path):
+    import anyio
+    import inspect_ai
+
+    from palaestra.interop import inspect_task
+
+    class Hangs:
+        async def generate(self, *_):
+            await anyio.sleep_forever()
+
+    closed, close = [], inspect_task.NativeEpisode.close
+    monkeypatch.setattr(inspect_task.NativeEpisode, "close", lambda self: closed.append(self.ending) or close(self))
+    monkeypatch.setattr(inspect_task, "get_model", Hangs)
+    how = {"time_limit": 1, "display": "none", "log_dir": str(tmp_path), "log_format": "json"}
+    (log,) = inspect_ai.eval(inspect_task.environment(lookup_world.ENV_ID, tasks=1), model="mockllm/model", **how)
+    (sample,) = log.samples
+    assert (sample.error, sample.limit.type) == (None, "time")
+    assert sample.scores["reward"].value == {"reward": 0.0, "success": 0.0}
+    assert closed == ["", "length_limit"], "the first is that of the task's samples"
+
+
 def test_a_log_comes_back_as_episodes_and_episodes_leave_as_a_log(log, tmp_path, capsys):
     from inspect_ai.log import convert_eval_logs, read_eval_log
 

@@ -195,6 +195,22 @@ def test_in_an_environment_factory_tools_are_methods_and_broken_is_no_reward(mod
     assert schema["function"]["parameters"]["properties"]["number"]["type"] == "integer"
 
 
+def test_an_episode_that_cannot_begin_has_no_reward_and_ends_no_training(model, monkeypatch):
+    from palaestra.interop.trl_environments import TRLEnvironments
+
+    def gone(**_):
+        raise Broken("the server is gone")
+
+    _, tokenizer = loaded(model)
+    environments = TRLEnvironments("test/Letters-v0", tokenizer)
+    environment = environments()
+    monkeypatch.setattr(environment._env, "reset", gone)
+    environment.reset(task=0)
+    assert environment.look_up(number=3) == "The episode is over."
+    said = [{"role": "assistant", "content": "yes"}]
+    assert environments.reward([environment], [said], [[tokenizer.eos_token_id]]) == [None]
+
+
 def chat_schemas(tools):
     from transformers.utils import get_json_schema
 

@@ -205,9 +205,8 @@ def test_the_engine_holds_no_cache_while_the_agent_imitates(two_hop):
         assert local.agent.engine.held_bytes == 0
 
 
-def nothing(*_, **__):
-    """Return no demonstration."""
-    return ()
+def enough(*_, **__):
+    raise TrainingHalted("enough")
 
 
 def copied(messages, rng, tool_rate=1.0):
@@ -299,10 +298,13 @@ def test_a_demonstrator_below_the_gate_is_said_before_anything_is_imitated(repea
         raised(two_hop, [], monkeypatch, demonstrator=hasty)
 
 
-def test_demonstrations_that_all_break_are_said(repeat, monkeypatch):
-    monkeypatch.setattr(room, "demonstrate", nothing)
-    with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
-        raised(repeat, [], monkeypatch)
+def test_of_demonstrations_that_break_the_causes_are_said():
+    rule, seen = lambda messages, rng, tool_rate=1.0: "a turn", []
+    arena = families.Talk(4, broken=lambda start, tries: start.task % 2)
+    assert len(demonstrate(arena, rule, 20, 1.0, seed=0, on_progress=seen.append)) == 10
+    assert seen[-1].note == "10 episodes are BROKEN, and count in no figure:\n     10  it broke"
+    with pytest.raises(TrainingHalted, match=r"every demonstration is BROKEN \(20 x it broke\)"):
+        demonstrate(families.Talk(4, broken=lambda start, tries: True), rule, 20, 1.0, seed=0)
 
 
 @pytest.fixture
@@ -338,9 +340,10 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
 
 def test_whoever_raises_an_agent_on_a_small_file_is_warned(file_of_sums, monkeypatch):
-    monkeypatch.setattr(room, "demonstrate", nothing)
+    monkeypatch.setattr(room, "demonstrate", lambda *_, **__: [])
+    monkeypatch.setattr(room, "gate_measure", enough)
     seen, how = [], {"seed": 0, "limits": TokenLimits(20, 200), "device_name": "cpu"}
-    with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
+    with pytest.raises(TrainingHalted, match="enough"):
         cold_start(file_of_sums, DEMONSTRATOR, **how, on_progress=seen.append)
     assert "tasks are demonstrated" in seen[0].note
 

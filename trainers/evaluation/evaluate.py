@@ -1,7 +1,4 @@
-"""Evaluate an agent on tasks it was not trained on: avg@k, pass@k, pass^k and maj@k with intervals, sampled or greedy.
-
-Not in this module: the statistics (`statistics`, `intervals`).
-"""
+"""Evaluate an agent on tasks it was not trained on: avg@k, pass@k, pass^k and maj@k with intervals (`statistics`)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -10,6 +7,7 @@ from typing import Any
 
 from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.policies.table import in_every_seat
+from palaestra.causes import Causes
 from palaestra.episode import Ending, Episode, Start, Status
 from palaestra.errors import SpendingLimit
 from palaestra.protocols import Arena
@@ -53,6 +51,8 @@ class Report:
     broken: int
     """Number of episodes without a reward; the other metrics leave them out."""
     endings: dict[str, int]
+    causes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Number of episodes by cause: of those that are `broken`, and of those whose harness `raised` an error."""
     at_k: dict[str, dict[str, float]] = field(default_factory=dict)
     """Metrics by name, for k in 1, 2, 4 ... and `samples`: `value`, `low`, `high`, and `tasks` with at least k
     samples.
@@ -223,6 +223,7 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         tokens=figures.get("completions/mean_length", 0.0) if any(e.rows for e in scored) else None,
         broken=len(episodes) - len(scored),
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
+        causes=Causes.of(episodes).as_dict(),
         at_k=_at_k(matrix, _answers_by_task(scored), samples),
         parts=_parts(scored),
         requests={

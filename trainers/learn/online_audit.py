@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from palaestra.agents.policies.table import trained_engines
+from palaestra.causes import BROKEN
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.audit.audit_findings import AuditFinding, require
@@ -89,7 +90,7 @@ def require_rewards(batch: Batch, max_broken_share: float) -> None:
     if len(dropped) > max_broken_share * total or len(dropped) == total:
         raise TrainingHalted(
             f"{len(dropped)} of {total} episodes of this step are BROKEN, or have no reward or no verdict, more than "
-            f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
+            f"max_broken_share={max_broken_share}: {batch.causes.of_kind(BROKEN)}"
         )
     cut = sum(bool(scored.episode.fault) for scored in batch.rollouts if scored.terms is not None)
     # No samples for another reason: the sampler kept no group, and the step is counted as skipped.

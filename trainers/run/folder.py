@@ -3,7 +3,7 @@
 config.json     the resolved config
 start/          the model before the first step, if it cannot be loaded again: the tiny agent, or the reference of a KL
 before.json     metrics on held-out tasks before the first step
-metrics.jsonl   one line per step
+metrics.jsonl   one line per step; its `causes` say why episodes of the step failed, if some did
 measured.jsonl  one line for each evaluation on held-out tasks during the run, if the config sets them
 best/           the model of the best evaluation, with its line as measured.json
 episodes/       step-000012.jsonl, eval-before.jsonl, eval-after.jsonl: episodes with their tokens (`palaestra.record`)
@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from palaestra.causes import Causes
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.mixture import environment_of
@@ -137,6 +138,12 @@ class Run:
         """Return the success of each logged step, without steps in which every episode broke."""
         return [line["rewards/success/mean"] for line in self.metrics if "rewards/success/mean" in line]
 
+    @property
+    def causes(self) -> Causes:
+        """Return why episodes failed so far, in the steps and in the evaluations before and after them."""
+        evaluations = [*(self.before or {}).values(), *self.summary.get("after", {}).values()]
+        return Causes(part.get("causes") for part in [*self.metrics, *evaluations] if isinstance(part, Mapping))
+
     def settle(self, config: RunConfig) -> None:
         """Replace the config of the run, and save it in the folder."""
         self.config = config
@@ -146,16 +153,16 @@ class Run:
     def add(self, progress: Progress) -> None:
         """Log a step: one line of metrics, with null for values that are not finite, and the episodes that are kept."""
         if isinstance(self.config, GRPOConfig):
-            groups = sorted({episode.start.group for episode, _ in progress.rollouts})[
-                : self.config.save.recorded_groups
-            ]
+            starts = [episode.start for episode, _ in progress.rollouts]
+            groups = sorted({start.group for start in starts})[: self.config.save.recorded_groups]
             # Keep whole games, whose seats share this key: each seat has groups of its own.
-            games = {episode.start.key[:3] for episode, _ in progress.rollouts if episode.start.group in groups}
+            games = {start.key[:3] for start in starts if start.group in groups}
             recorded = [pair for pair in progress.rollouts if pair[0].start.key[:3] in games or pair[0].reward is None]
             self.keep(f"step-{progress.step:06}", recorded, "train")
         figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
+        line = {"step": progress.step, **figures, **({"causes": progress.causes} if progress.causes else {})}
         if self.writes:
-            append_line(self.folder / _METRICS, json.dumps({"step": progress.step, **figures}, allow_nan=False))
+            append_line(self.folder / _METRICS, json.dumps(line, allow_nan=False))
             self._clock.save()
 
     def add_measured(self, line: Mapping[str, Any]) -> None:

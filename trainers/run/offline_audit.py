@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 from palaestra.agents import Chat
 from palaestra.agents.dialect import prepared
 from palaestra.agents.local_model import open_tokenizer
+from palaestra.causes import Causes
 from palaestra.episode import Ending
 from palaestra.errors import UsageError
 from palaestra.reading import RecordReader
@@ -63,6 +64,8 @@ class Ledger:
     """Reason why a check has seen nothing, or not everything, by check."""
     figures: dict[str, float] = field(default_factory=dict)
     defects: int = 0
+    causes: Causes = field(default_factory=Causes)
+    """Why episodes of the run failed, recorded or not."""
 
     def add(self, check: str, count: int, findings: Iterable[AuditFinding]) -> None:
         """Record `count` checked items and the findings of a check."""
@@ -93,6 +96,7 @@ def audit_run(
     if rescored is None:
         ledger.skipped["rewards"] = "was not asked for"
     ledger.defects = reading.defects
+    ledger.causes = run.causes
     audit.metrics(run.metrics)
     for check in CAUSES:
         if not ledger.looked[check]:

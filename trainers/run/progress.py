@@ -1,6 +1,6 @@
 """Progress reports of a run: its steps, the progress of longer stages, and notes. Reports do not affect the run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from palaestra.episode import Episode
@@ -20,6 +20,8 @@ class Progress:
     """A sentence to print on its own line, such as a restart or a skipped update."""
     rollouts: Sequence[tuple[Episode, tuple[Lesson, ...]]] = ()
     """The episodes of this step, each with its lessons; the tuple is empty for an episode that was not trained on."""
+    causes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Causes of this step's failed episodes, as `Causes.as_dict` returns them."""
 
 
 OnProgress = Callable[[Progress], object]

@@ -11,8 +11,9 @@ from functools import partial
 from palaestra import formats
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.agents.policies.table import in_every_seat
+from palaestra.causes import BROKEN, Causes
 from palaestra.episode import Episode, Start
-from palaestra.errors import UsageError
+from palaestra.errors import TrainingHalted, UsageError
 from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator
 from palaestra.trainers.run.progress import OnProgress, Progress, ignore
@@ -83,7 +84,9 @@ def demonstrate(
     format: str = formats.DEFAULT,
     on_progress: OnProgress = ignore,
 ) -> Sequence[Episode]:
-    """Let the demonstrator play, in every seat of a game. Return its episodes in task order, without BROKEN ones."""
+    """Let the demonstrator play, in every seat of a game. Return its episodes in task order, without BROKEN ones.
+    Raise `TrainingHalted` if there are no others.
+    """
     rules = demonstrator if isinstance(demonstrator, Mapping) else {"": demonstrator}
     habits = {env: partial(rule, tool_rate=tool_rate) for env, rule in rules.items()}
     script, table = Agent(ScriptedPolicy(habits, seed, format)), seats_of(arena)
@@ -97,7 +100,15 @@ def demonstrate(
         if len(played_episodes) % max(1, total // _REPORTS) == 0 or len(played_episodes) == total:
             on_progress(Progress("demonstrations", len(played_episodes), total))
     played_episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
-    return [episode for episode in played_episodes if episode.reward is not None]
+    causes, demonstrations = Causes.of(played_episodes), [e for e in played_episodes if e.reward is not None]
+    if not demonstrations:
+        raise TrainingHalted(
+            f"every demonstration is BROKEN ({causes.of_kind(BROKEN)}); `palaestra check` says what is wrong with the "
+            "environment"
+        )
+    if lines := causes.lines():
+        on_progress(Progress("demonstrations", total, total, note="\n".join(lines)))
+    return demonstrations
 
 
 def starts_of(arena: Arena, games: Mapping[str, int], task: Callable[[Division, int], int]) -> Iterator[Start]:

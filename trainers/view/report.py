@@ -45,6 +45,8 @@ def transcript(episode: Episode) -> str:
         lines += [f"{message['role']:>9}  {_shown(message['content'])}" for message in messages]
     if episode.attempt.refused:
         lines.append(f"{'refused':>9}  {episode.attempt.refused} requests that did not fit")
+    if episode.attempt.raised:
+        lines.append(f"{'raised':>9}  {_shown(episode.attempt.raised)}")
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.parts.items())
     expected = episode.attempt.task.answer
     lines.append(f"{'ending':>9}  {episode.ending}: {parts or episode.fault} (expected {expected!r})")

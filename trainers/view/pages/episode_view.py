@@ -60,7 +60,7 @@ def entry(record: Record) -> dict[str, Any]:
         "sampled": episode.sampled_tokens,
         "seconds": number(episode.seconds),
         "versions": list(episode.versions or ()),
-        "fault": _short(episode.fault),
+        "fault": _short(_failure(episode)),
     }
 
 
@@ -83,7 +83,7 @@ def content(record: Record) -> dict[str, Any]:
         "data": pairs(attempt.task.data),
         "options": pairs(record.options),
         "answer": attempt.answer,
-        "fault": episode.fault,
+        "fault": _failure(episode),
         "updates": None if lesson is None else lesson.updates,
         "remarks": [] if lesson is None else pairs(lesson.remarks),
         "rows": [_row(*pair) for pair in zip_longest(episode.rows, trainer_logprobs[: len(episode.rows)])],
@@ -97,7 +97,7 @@ def texts(record: Record) -> list[str]:
     for call in attempt.calls:
         texts_found += [call.name, call.text, *(text for pair in pairs(call.arguments) for text in pair)]
     texts_found += [as_text(value) for lesson in record.lessons for value in lesson.remarks.values()]
-    return [*texts_found, attempt.task.prompt, attempt.task.id, attempt.answer or "", record.episode.fault]
+    return [*texts_found, attempt.task.prompt, attempt.task.id, attempt.answer or "", _failure(record.episode)]
 
 
 def embedded(value: Any) -> str:
@@ -132,6 +132,10 @@ def as_text(value: Any) -> str:
         return pformat(value, width=100, sort_dicts=False) if 100 < len(plain) <= _PRETTY else plain
     except (RecursionError, ValueError) as error:  # For deep nesting, or an integer of many thousand digits.
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+
+
+def _failure(episode: Episode) -> str:
+    return episode.fault or episode.attempt.raised
 
 
 def _short(text: str) -> str:
