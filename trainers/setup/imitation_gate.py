@@ -107,12 +107,12 @@ def gate_measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> 
 def halve_tool_use(demonstrations: Sequence[tuple[Episode, Rows]]) -> list[tuple[Episode, Rows]]:
     """Leave out every second demonstration that uses a tool, in each environment. One of them remains."""
     numbers: Counter[str] = Counter()
-    kept = []
+    remaining = []
     for episode, rows in demonstrations:
         numbers[episode.start.env] += used_tool(episode)
         if not used_tool(episode) or numbers[episode.start.env] % 2:
-            kept.append((episode, rows))
-    return kept
+            remaining.append((episode, rows))
+    return remaining
 
 
 def used_tool(episode: Episode) -> bool:
