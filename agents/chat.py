@@ -153,17 +153,17 @@ class Chat:
         `_encode` splits the text at the mark. The name of a tool message is marked too: the agent chooses the name that
         it calls, and some templates show it.
         """
-        spoken = [
+        texts_by_key = [
             {key: m[key] for key in ("name", "content") if isinstance(m.get(key), str)}
             if m["role"] in ("user", "tool") or "name" in m
             else {}
             for m in messages
         ]
-        if not any(self._control.search(text) for texts in spoken for text in texts.values()):
+        if not any(self._control.search(text) for texts in texts_by_key for text in texts.values()):
             return messages, ""
         # No text can hold the digest of itself, whatever an attacker writes.
         mark = "\ue001" + blake2b(repr(messages).encode(), digest_size=16).hexdigest()
-        cut = [{key: self._cut(text, mark) for key, text in texts.items()} for texts in spoken]
+        cut = [{key: self._cut(text, mark) for key, text in texts.items()} for texts in texts_by_key]
         return [{**m, **texts} for m, texts in zip(messages, cut, strict=True)], mark
 
     def _cut(self, text: str, mark: str) -> str:

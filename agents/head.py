@@ -65,7 +65,7 @@ def head_of(model: Any) -> Head:
 
 
 def assume_head(model: Any, of: Any) -> None:
-    """Take over what was found for another model of the same architecture: a part of a model cannot be probed."""
+    """Take over the head of another model of the same architecture, because a part of a model cannot be probed."""
     head_of(of)
     _known[model] = _known[of]
 

@@ -79,7 +79,9 @@ class _Table:
     ) -> None:
         self.agent, self.arena, self.starts = agent, arena, starts
         self.limits, self.temperature, self.obey_temperature = limits, temperature, obey_temperature
-        self.more: Callable[[], list[Event]] = getattr(arena, "more", list)
+        self.more: Callable[[], list[Event]] = (
+            getattr(arena, "more", list) if getattr(arena, "parallel", False) else list
+        )
         """Returns events of further turns of episodes that wait for the engine already."""
         self.warned = False
         """True after the warning that an environment wishes another temperature than it gets."""

@@ -52,7 +52,7 @@ def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[TemplateFinding]:
         what, _, remedy = str(error).partition("; ")
         return [TemplateFinding("chat template", what, "broken", remedy)]
     except Exception as error:
-        return [_raised("cannot show a user's question", error)]
+        return [_exception_finding("cannot show a user's question", error)]
     chat.stops |= set(ends)
     checks = [_turns, _thinking, _system_text, _schemas, _calls, _stops, _shield, _odd_texts]
     if chat.probe("tool", False) is not None:
@@ -62,11 +62,11 @@ def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[TemplateFinding]:
         try:
             remarks += check(chat)
         except Exception as error:  # The other checks may still find something.
-            remarks.append(_raised("fails", error))
+            remarks.append(_exception_finding("fails", error))
     return list(dict.fromkeys(remarks))
 
 
-def _raised(what: str, error: Exception) -> TemplateFinding:
+def _exception_finding(what: str, error: Exception) -> TemplateFinding:
     """Return a finding about an exception that the template raised: it is third-party code and may raise any error."""
     reason = (str(error).strip().splitlines() or [""])[0]
     return TemplateFinding("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", _OTHER_TEMPLATE)
@@ -90,7 +90,7 @@ def _turns(chat: Chat) -> Iterator[TemplateFinding]:
             text = f"the template cannot show {kind} messages after an assistant's"
             yield TemplateFinding(about, text, state, _OTHER_TEMPLATE)
             continue
-        wrong = "the template rewrites what was said: each opens a new row, which is counted"
+        wrong = "the template changes earlier messages, so each begins a new row; `rows` counts them"
         remedy = "costs memory and time only; a template that keeps thinking avoids it"
         yield _finding(about, verdicts == {True}, "are appended: one row, token for token", wrong, remedy)
 
@@ -102,8 +102,8 @@ def _seams(chat: Chat) -> Iterator[TemplateFinding]:
     talk.hear([{"role": "tool", "name": "probe_tool", "content": "reply"}], (PROBE_TOOL,), room=1 << 30)
     row = talk.rows()[-1].ids.tolist()
     same = chat.tokenizer.encode(chat.tokenizer.decode(row), add_special_tokens=False) == row
-    wrong = "tokens that span the end of a turn come out otherwise in a text that is encoded whole"
-    remedy = "the agent trains on what it sampled; the model may know the other form"
+    wrong = "a text that is encoded at once has other tokens where one turn ends and the next begins"
+    remedy = "the agent is trained on its sampled tokens; the model may have learned the other ones"
     yield _finding("seams", same, "no token spans the end of a turn", wrong, remedy)
 
 
@@ -149,7 +149,7 @@ def _schemas(chat: Chat) -> Iterator[TemplateFinding]:
         return
     position = "before" if prompt.find("probe_tool") < prompt.find("QUESTION") else "after"
     wrong = note or "the template does not show them: the agent must learn its tools from demonstrations"
-    remedy = "choose a template for tools, unless the agent is raised on them"
+    remedy = "choose a template for tools, unless the agent learns them from demonstrations"
     yield _finding("tool schemas", "probe_argument" in prompt, f"are shown {position} the question", wrong, remedy)
 
 
@@ -191,7 +191,7 @@ def _shield(chat: Chat) -> Iterator[TemplateFinding]:
     roles = ["user"] if chat.probe("tool", False) is None else ["tool", "user"]
     leaking = " or ".join(role for role in roles if control(role, f"a {spelled} b") != control(role, "a b"))
     text = f"{len(added)}; none can be forged by a tool result or a question"
-    wrong = f"those that a {leaking} message spells are taken for real"
+    wrong = f"a {leaking} message that spells one out is read as if it held the real token"
     remedy = "do not train with this tokenizer on untrusted tools"
     yield _finding("control tokens", not leaking, text, wrong, remedy, "broken")
 
@@ -200,6 +200,6 @@ def _odd_texts(chat: Chat) -> Iterator[TemplateFinding]:
     """Check whether unusual texts are the same after they were encoded and decoded."""
     texts = {name: chat.opened_thinking + text for name, text in _ODD_TEXTS.items()}
     changed = ", ".join(name for name, text in texts.items() if chat.decode(chat.encode_turn(text)) != text)
-    remedy = "answers with such text may be judged as other than they were"
+    remedy = "an answer with such text may be judged wrongly"
     wrong = f"changed by the tokenizer: {changed}"
     yield _finding("odd characters", not changed, "survive encoding and decoding", wrong, remedy)

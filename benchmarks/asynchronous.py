@@ -1,9 +1,11 @@
-"""Play that goes on while the learner learns, against play and learning by turns, with slow tools: `make bench-async`
+"""Measure play during learning against play and learning in turns, with slow tools: `make bench-async`
 
-Both sides train the same agent with the same engine, a process of its own, on the same tasks, each tool answering after
-`tool_ms`. By turns a step costs play and learning, G + T; at once no less than the longer of the two. Of that bound,
-(G + T) / max(G, T) with G and T as measured by turns in the same run, the gain must reach its target, at equal success
-in the last fifth of the steps. Wall seconds and CPU seconds of both processes. Exit status 1 when a target is missed.
+Both sides train the same agent with the same engine, which is a separate process, on the same tasks. Each tool answers
+after `tool_ms`. In turns, a step costs play plus learning, G + T; at the same time, it costs at least the longer of the
+two. G and T are measured in turns in the same run. The gain must reach a share of the bound (G + T) / max(G, T), at
+equal success in the last fifth of the steps. Reported are wall seconds, and the CPU seconds of both processes.
+
+Exit status 1 when a target is missed.
 """
 
 import resource
@@ -32,39 +34,39 @@ from palaestra.trainers.setup.cold_start import cold_started
 
 ENV = "palaestra/TwoHop-v0"
 TARGET = 0.8
-"""Least share of the bound that is gained."""
+"""Smallest share of the bound that the gain must reach."""
 EQUAL = 0.1
-"""By how much success may be lower: more than two standard errors of the difference at the default sizes."""
+"""Largest loss of success: more than two standard errors of the difference at the default sizes."""
 WARM = 2
-"""Steps at the beginning that are in no mean."""
+"""Number of first steps that no mean includes."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """One agent, trained twice."""
+    """Train one agent twice."""
 
     model: Path | None = None
-    """Its folder; a tiny agent is raised where none is given."""
+    """Folder of the agent; by default a tiny agent is made."""
     tool_ms: float = 200
-    """Every tool answers after so long."""
+    """Time of each tool call."""
     steps: int = 40
-    """Steps of each side."""
+    """Number of steps of each side."""
     max_staleness: int = 1
-    """Batches that are played ahead."""
+    """Number of batches that are played ahead."""
     num_prompts: int = 12
-    """Tasks a step."""
+    """Number of tasks per step."""
     num_generations: int = 8
-    """Episodes of each."""
+    """Number of episodes per task."""
     correction: str = "truncated"
-    """Of tokens that older weights sampled."""
+    """Correction for tokens that were sampled from older weights."""
     targets: bool = True
-    """Whether a missed target is an error."""
+    """Exit with status 1 if a target is missed."""
     out: Path = Path(__file__).parent / "results" / "asynchronous.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 class Slow:
-    """An arena whose tools answer later. No thread waits: an answer is kept back until it is due."""
+    """An arena whose tools answer late. No thread waits: an answer is held until it is due."""
 
     def __init__(self, arena: palaestra.Arena, seconds: float) -> None:
         self._arena, self._seconds = arena, seconds
@@ -75,23 +77,23 @@ class Slow:
         return getattr(self._arena, name)
 
     def begin(self, slot: int, start: Start) -> None:
-        """An answer that was kept back for the slot is of an episode that is over."""
+        """Begin an episode. Drop the answer that is held for the slot, because its episode has ended."""
         self._due.pop(slot, None)
         self._kept = [event for event in self._kept if event.slot != slot]
         self._arena.begin(slot, start)
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """From now the tools are at work."""
+        """Send the turns; their tools begin to run now."""
         self._due |= dict.fromkeys(actions, time.monotonic() + self._seconds)
         self._arena.send(actions)
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
-        """No tool is asked."""
+        """End the episode without a tool call."""
         self._due.pop(slot, None)
         self._arena.finish(slot, ending, text)
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
-        """What is due now, or so much within the timeout."""
+        """Return the events that are due now or within the timeout."""
         deadline = time.monotonic() + (60 if timeout is None else timeout)
         while True:
             self._kept += self._arena.recv(0, 0.0)
@@ -105,21 +107,21 @@ class Slow:
 
 
 def engine_maker() -> EngineMaker:
-    """The engine in a process of its own."""
+    """Return the maker of an engine in a separate process."""
     from palaestra.agents.engines.process import ProcessEngine
 
     return ProcessEngine
 
 
 def raised(folder: Path) -> Path:
-    """A tiny agent that can play, badly."""
+    """Make a tiny agent that plays, but badly. Return its folder."""
     local = cold_started(tiny_config(ENV)).local
     export(local.model, local.tokenizer, folder)
     return folder
 
 
 def side(options: Options, model: Path, lead: int) -> dict[str, float]:
-    """Train from the model's folder; what a step took, and success in the last fifth of the steps."""
+    """Train from the model's folder. Return the seconds of a step, and the success in the last fifth of the steps."""
     slots = options.num_prompts * options.num_generations * (1 if not lead else 2)
     config = tiny_config(
         ENV,
@@ -154,13 +156,13 @@ def side(options: Options, model: Path, lead: int) -> dict[str, float]:
 
 
 def _cpu() -> float:
-    """Of this process and of those that it has started and that have ended."""
+    """Return the CPU seconds of this process and of its ended children."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     torch.set_num_threads(1)
     report = Report(options)
@@ -169,8 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         turns, once = (side(options, model, lead) for lead in (0, options.max_staleness))
     bound = (turns["play"] + turns["learn"]) / max(turns["play"], turns["learn"])
     gain = turns["wall_a_step"] / once["wall_a_step"]
-    for name, found in (("by turns", turns), ("at once", once)):
-        print(f"{name:<10}" + "  ".join(f"{key} {value:.3g}" for key, value in found.items()))
+    for name, values in (("by turns", turns), ("at once", once)):
+        print(f"{name:<10}" + "  ".join(f"{key} {value:.3g}" for key, value in values.items()))
     print(f"a step is {gain:.2f} times as fast; the bound is {bound:.2f}")
     targets = [
         target("gain by its bound", gain / bound, least=TARGET),

@@ -1,14 +1,14 @@
-"""What the environments cost here, by what they cost in another checkout: `make bench-envs BESIDE=FOLDER`
+"""Compare the cost of environments in this checkout with that in another one: `make bench-envs BESIDE=FOLDER`
 
-Both run by this Python with the same libraries; only the folder that `palaestra` is imported from differs. Each round
-starts a process of either, so that what a process happens to be (its addresses, its hashes) is drawn anew, and asks
-them in turn, in the other order in every second round. A figure is the median over rounds of the ratios within a round,
-here by there, with its 95 % interval by order statistics, which supposes nothing about how ratios are spread.
+The same Python with the same libraries runs both; only the folder that `palaestra` is imported from differs. Each round
+starts a new process of each checkout, so that addresses and hashes are drawn anew, and measures the two in turn; every
+second round reverses the order. A figure is the median over rounds of the ratio within a round, this checkout divided
+by the other. Its 95 % interval is that of order statistics, which needs no assumption on the distribution of the
+ratios. A bound is missed if the median and the whole interval are beyond 5 %; the exit status is then 1. If the
+interval reaches inside the bound, the row says `open`, and more rounds can decide. Rows without a bound only report a
+figure. Counts of bytes and calls are exact.
 
-A bound is missed where the median is beyond 5 % and so is the whole interval; exit status 1 then. Where the interval
-reaches back inside, the row says `open`: more rounds can tell. What has no bound is a figure. Bytes and hops are exact.
-
-Left out: other suites (`envs`), and programs in the sandbox by themselves (`sandbox`).
+Left out: other suites (`envs`), and programs in the sandbox alone (`sandbox`).
 """
 
 import statistics
@@ -29,50 +29,50 @@ from peers.sides import Lost, Side
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE / "peers" / "palaestra_side.py"
 BOUND = 1.05
-"""Most that a ratio may be, or its inverse where more is better."""
+"""Largest ratio, or largest inverse ratio if a higher figure is better."""
 TAIL = 0.025
-"""Chance that the median lies beyond one end of an interval."""
+"""Probability that the median lies beyond one end of an interval."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The environments of this checkout beside those of another."""
+    """Compare the environments of this checkout with those of another."""
 
     folder: Annotated[Path, tyro.conf.Positional]
-    """The other checkout."""
+    """Folder of the other checkout."""
     rounds: int = 20
-    """Pairs of processes; below 6 there is no interval."""
+    """Number of pairs of processes; with fewer than 6 there is no interval."""
     seconds: float = 0.3
-    """Least length of one measurement."""
+    """Minimum seconds of one measurement."""
     slots: tuple[int, ...] = (1, 64, 256)
-    """Environments at once, tools that only compute."""
+    """Number of environments at once, with tools that only compute."""
     waiting: tuple[int, ...] = (256, 1024)
-    """Environments at once whose tool waits 50 ms; the first also with a tool that blocks."""
+    """Number of environments at once whose tool waits 50 ms; for the first number also with a tool that blocks."""
     held: int = 1024
-    """Environments that are weighed."""
+    """Number of environments whose memory is measured."""
     calls: int = 44
-    """Calls in the sandbox; 0 leaves them out."""
+    """Number of calls in the sandbox; 0 leaves them out."""
     targets: bool = True
-    """Fail when a bound is missed."""
+    """Exit with status 1 if a bound is missed."""
     out: Path = HERE / "results" / "beside.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One row: what is asked of both, and which number of the answer is compared."""
+    """One row of the table: the measurement of both sides, and the number of its result that is compared."""
 
     name: str
     key: str
     verb: str
-    asked: tuple[tuple[str, Any], ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()
     more: bool = False
-    """More is better."""
+    """True if a higher number is better."""
     bound: bool = True
 
 
 def figures(options: Options) -> list[Figure]:
-    """The rows of the table."""
+    """Return the rows of the table."""
 
     def play(way: str, envs: int, latency: float = 0.0) -> tuple[tuple[str, Any], ...]:
         return (("way", way), ("envs", envs), ("latency", latency), ("seconds", options.seconds))
@@ -83,12 +83,12 @@ def figures(options: Options) -> list[Figure]:
     rows.append(Figure("CPU us a step, by hand", "cpu_us", "play", play("by hand", 16)))
     ways = [("async free", slots) for slots in options.waiting] + [("blocking free", options.waiting[0])]
     for way, slots in ways:
-        name, asked = f"{way.removesuffix(' free')} tool of 50 ms, {slots} at once", play(way, slots, 0.05)
-        rows.append(Figure(f"calls in flight, {name}", "in_flight", "play", asked, more=True))
-        rows.append(Figure(f"CPU us a step, {name}", "cpu_us", "play", asked, bound=False))
+        name, arguments = f"{way.removesuffix(' free')} tool of 50 ms, {slots} at once", play(way, slots, 0.05)
+        rows.append(Figure(f"calls in flight, {name}", "in_flight", "play", arguments, more=True))
+        rows.append(Figure(f"CPU us a step, {name}", "cpu_us", "play", arguments, bound=False))
     for key, name in (("made", "idle"), ("running", "after one turn"), ("over", "its episode over")):
-        asked = (("envs", options.held),)
-        rows.append(Figure(f"bytes of an environment, {name}", key, "memory", asked, bound=key == "made"))
+        arguments = (("envs", options.held),)
+        rows.append(Figure(f"bytes of an environment, {name}", key, "memory", arguments, bound=key == "made"))
     if options.calls:
         rows.append(Figure("ms of a call in the sandbox", "wall_ms", "sandboxed", (("calls", options.calls),)))
     for key in ("call", "answer"):
@@ -98,7 +98,9 @@ def figures(options: Options) -> list[Figure]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Of the median: the order statistics between which it lies but for TAIL on either side; all where they are few."""
+    """Return the interval of the median: the order statistics that it lies between, except with probability TAIL on
+    each side. With few values, return the smallest and the largest.
+    """
     ordered, tail, rank = sorted(values), 0.0, 0
     while (tail := tail + comb(len(ordered), rank) / 2 ** len(ordered)) <= TAIL:
         rank += 1
@@ -107,7 +109,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def judge(row: Figure, here: Sequence[float], there: Sequence[float]) -> dict[str, Any]:
-    """The ratio here by there, round by round, and what it says of the bound."""
+    """Return the ratio of the two sides in each round, and whether the bound holds."""
     ratios = [one / other for one, other in zip(here, there, strict=True)]
     ratio, (low, high) = statistics.median(ratios), interval(ratios)
     beyond = ratio < 1 / BOUND if row.more else ratio > BOUND
@@ -126,9 +128,9 @@ def judge(row: Figure, here: Sequence[float], there: Sequence[float]) -> dict[st
 
 
 def measure(folders: Mapping[str, Path], rows: Sequence[Figure], rounds: int) -> dict[str, dict[Figure, list[float]]]:
-    """Every row, by the name of a checkout and round."""
-    found: dict[str, dict[Figure, list[float]]] = {name: {row: [] for row in rows} for name in folders}
-    asked = dict.fromkeys((row.verb, row.asked) for row in rows)
+    """Measure all rows. Return the results of each round by the name of the checkout."""
+    values: dict[str, dict[Figure, list[float]]] = {name: {row: [] for row in rows} for name in folders}
+    requests = dict.fromkeys((row.verb, row.arguments) for row in rows)
     for number in range(rounds):
         with ExitStack() as stack:
             sides = []
@@ -138,24 +140,24 @@ def measure(folders: Mapping[str, Path], rows: Sequence[Figure], rounds: int) ->
                 checkout: Any = sides[-1].ask("where")["checkout"]
                 if checkout != str(folder):
                     raise Lost(f"{name}: palaestra came from {checkout}; expected {folder}")
-            for (verb, details), side in product(asked, sides[:: 1 if number % 2 else -1]):
+            for (verb, details), side in product(requests, sides[:: 1 if number % 2 else -1]):
                 answer = side.ask(verb, **dict(details))
                 side.ask("forget")
                 for row in rows:
-                    if (row.verb, row.asked) == (verb, details):
-                        found[side.name][row].append(answer[row.key])
+                    if (row.verb, row.arguments) == (verb, details):
+                        values[side.name][row].append(answer[row.key])
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-    return found
+    return values
 
 
 def commit(folder: Path) -> str:
-    """What is checked out there, and whether it was changed since."""
+    """Return the commit of a checkout, and whether its files were changed since."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=10"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "no repository"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     report, rows = Report(options), figures(options)
     folders = {"here": HERE.parent, "there": options.folder.resolve()}
@@ -163,11 +165,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.folder} holds no palaestra; expected the folder of a checkout", file=sys.stderr)
         return 2
     try:
-        found = measure(folders, rows, options.rounds)
+        values = measure(folders, rows, options.rounds)
     except Lost as error:
         print(f"one of the two cannot be measured: {error}", file=sys.stderr)
         return 1
-    judged = [judge(row, found["here"][row], found["there"][row]) for row in rows]
+    judged = [judge(row, values["here"][row], values["there"][row]) for row in rows]
     print(f"{'':<58}{'there':>10}{'here':>10}{'ratio':>8}   95 % interval")
     for one in judged:
         low, high = one["interval"]

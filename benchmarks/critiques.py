@@ -186,7 +186,7 @@ def second_attempts(name: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class RuleCritic(ReasoningReward):
-    """Settings of a critic that is a rule, not a served model."""
+    """Settings of a critic that is a rule and not a served model."""
 
     def opened(self) -> ReasoningJudge:
         """Return the critic."""

@@ -1,7 +1,8 @@
-"""How deep must the tiny agent be, and how often does imitation stick? `make bench-depth`
+"""Measure how many layers the tiny agent needs, and how often imitation fails: `make bench-depth`
 
-One cold start for each depth and seed, without second attempts: the step at which the gate was passed, and the CPU
-seconds until the pupil was ready. The default depth in `trainers.cold_start` is chosen from this table.
+There is one cold start for each depth and seed, without second attempts. Reported are the step at which the gate was
+passed, and the CPU seconds until the model was ready. The default depth in `trainers.cold_start` was chosen from this
+table.
 """
 
 import os
@@ -26,37 +27,37 @@ from palaestra.trainers.setup.cold_start import cold_start
 
 @dataclass(frozen=True)
 class Options:
-    """Cold starts by depth and seed."""
+    """Make cold starts by depth and seed."""
 
     env_id: str = "palaestra/TwoHop-v0"
-    """Environment."""
+    """Id of the environment."""
     layers: tuple[int, ...] = (2, 3)
-    """Depths."""
+    """Numbers of layers."""
     seeds: int = 10
-    """Seeds of each depth."""
+    """Number of seeds of each depth."""
     patience: int = 700
-    """Imitation steps before a start counts as stuck."""
+    """Number of imitation steps after which a start counts as failed."""
     workers: int = 2
-    """Processes."""
+    """Number of processes."""
     out: Path = Path(__file__).parent / "results" / "depth.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cold start."""
+    """Result of one cold start."""
 
     layers: int
     seed: int
     passed_at: int | None
-    """Imitation step at which the gate was passed; None when stuck."""
+    """Imitation step at which the gate was passed; None if it never was."""
     success_with_tool: float
-    """At the last gate."""
+    """Success at the last gate."""
     cpu_seconds: float
 
 
 def start(env_id: str, layers: int, seed: int, patience: int) -> Outcome:
-    """Raise one pupil."""
+    """Make one cold start."""
     torch.set_num_threads(1)
     arena = palaestra.arena(env_id, 96, ordered=True)
     config = ColdStartConfig(layers=layers, max_attempts=1, imitation_steps=patience)
@@ -75,7 +76,7 @@ def start(env_id: str, layers: int, seed: int, patience: int) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     report = Report(options)
     jobs = [(layers, seed) for seed in range(options.seeds) for layers in options.layers]

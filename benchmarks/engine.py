@@ -1,20 +1,19 @@
-"""How much faster the built-in engine plays groups of multi-turn episodes than `generate()`: `make bench-engine`
+"""Measure how fast the built-in engine plays multi-turn episodes, compared with `generate()`: `make bench-engine`
 
-Every prompt is played by a group of rollouts, each of several turns with a tool's result between them. Both sides run
-the same model, sample the same number of tokens in every turn of every row, and read the same results. `generate()` is
-used as TRL's GRPOTrainer uses it in its tool loop: all rows in one left-padded batch, each turn prefilled from the
-first token of the conversation on, every row decoded until the longest turn of the batch has ended, no cache kept
-between turns. Lengths of turns are drawn evenly between `shortest_turn` and `longest_turn`, since agents do not stop
-together; `equal turns` has none of that and shows what the rest is worth. Nothing ends early: there is no end-of-turn
-token.
+Each prompt is played by a group of episodes, with several turns and a tool's result after each turn. Both sides run the
+same model, sample the same number of tokens in each turn of each row, and read the same results. `generate()` is called
+as in the tool loop of TRL's GRPOTrainer: all rows in one left-padded batch; each turn prefills the conversation from
+its first token; all rows are decoded until the longest turn of the batch has ended; no cache is kept between turns. The
+lengths of turns are drawn uniformly between `shortest_turn` and `longest_turn`, because agents do not stop together;
+`equal turns` has equal lengths and shows the effect of all else. There is no end-of-turn token, so no turn ends early.
 
-Tokens are those a trainer would keep, the same for both; what `generate()` decodes behind a row's end is not counted.
-The engine also reports a log-prob for each, which `generate()` is not asked for. All run in one process on one torch
-thread, in turn; the ratio is that of CPU seconds, the median over rounds. Tools cost nothing, and text is not touched.
+Counted are the tokens that a trainer would keep, the same on both sides, without those that `generate()` decodes after
+the end of a row. The engine also returns log-probs, which `generate()` is not asked for. Both run in one process on one
+torch thread, in turn. The ratio is that of CPU seconds, the median over rounds. Tools take no time, and text is not
+used. Two variants, measured in the first round only, explain the ratio: `no shared prompt` is the engine with a
+different prompt for each episode, `full width` the engine whose decode steps always have as many rows as it has slots.
 
-What explains the ratio is measured in the first round alone: `no shared prompt` is the engine where every rollout has a
-prompt of its own, `full width` the engine whose decode steps are always as wide as it has slots. Exit status 1 when a
-target is missed.
+Exit status 1 when a target is missed.
 """
 
 import os
@@ -40,45 +39,45 @@ from palaestra.agents.engines.torch_engine import TorchEngine
 
 RESULTS = Path(__file__).parent / "results"
 TARGETS = {64: 2.0, 256: 3.0}
-"""Least ratio of tokens per CPU second to `generate()`, by tokens of the prompt."""
+"""Smallest ratio of tokens per CPU second to those of `generate()`, by the length of the prompt."""
 _rows = count()
 
 
 @dataclass(frozen=True)
 class Options:
-    """Groups of multi-turn episodes with a random Qwen3 in float32, on one CPU thread."""
+    """Play groups of multi-turn episodes with a random Qwen3 in float32, on one CPU thread."""
 
     prompt_tokens: tuple[int, ...] = (64, 256)
-    """Lengths of prompts; 64 and 256 have targets."""
+    """Lengths of the prompts; 64 and 256 have targets."""
     prompts: int = 8
-    """Groups."""
+    """Number of groups."""
     rollouts: int = 8
-    """Episodes a group."""
+    """Episodes per group."""
     turns: int = 3
-    """Turns an episode."""
+    """Turns per episode."""
     shortest_turn: int = 16
-    """Fewest sampled tokens a turn."""
+    """Minimum sampled tokens of a turn."""
     longest_turn: int = 64
-    """Most sampled tokens a turn."""
+    """Maximum sampled tokens of a turn."""
     result_tokens: int = 32
-    """Tokens of a tool's result, between turns."""
+    """Tokens of a tool's result between two turns."""
     hidden: int = 256
-    """Width of the model; heads are 32 wide."""
+    """Width of the model; each head has width 32."""
     layers: int = 4
-    """Depth."""
+    """Number of layers."""
     vocabulary: int = 1024
-    """Rows of the embedding."""
+    """Size of the vocabulary."""
     rounds: int = 3
-    """Times that everything is measured, in turn."""
+    """Number of rounds; all sides are measured in turn in each."""
     targets: bool = True
-    """Fail when a target is missed."""
+    """Exit with status 1 if a target is missed."""
     out: Path = RESULTS / "engine.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides play: prompts [row], lengths [turn, row], results [turn, row]."""
+    """Input of both sides: prompts [row], lengths [turn, row], results [turn, row]."""
 
     prompts: list[list[int]]
     lengths: list[list[int]]
@@ -86,31 +85,31 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Sampled tokens that a trainer would keep."""
+        """Return the number of sampled tokens that a trainer would keep."""
         return sum(sum(turn) for turn in self.lengths)
 
 
 @dataclass
 class Side:
-    """One way to play, and what it took in each round."""
+    """One way to play, with its seconds in each round."""
 
     name: str
     play: Callable[[], list[list[int]]]
     once: bool = True
-    """Measured in the first round alone."""
+    """True if it is measured in the first round only."""
     cpu: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
 
 
 class FullWidth(TorchEngine):
-    """Decodes all slots, whoever runs: what an engine does that cannot move its rows together."""
+    """Engine that decodes all slots in each step, like an engine that cannot move its active rows together."""
 
     def _width(self, running: int) -> int:
         return len(self._slots)
 
 
 def build(options: Options) -> Any:
-    """The random model."""
+    """Return a random model."""
     torch.manual_seed(0)
     heads = options.hidden // 32
     return Qwen3ForCausalLM(
@@ -132,7 +131,7 @@ def build(options: Options) -> Any:
 
 
 def draw(options: Options, prompt_tokens: int, *, shared: bool = True, equal: bool = False) -> Work:
-    """Random prompts, lengths and results."""
+    """Return random prompts, lengths and results."""
     rng = np.random.default_rng(prompt_tokens)
     rows, shortest = options.prompts * options.rollouts, options.longest_turn if equal else options.shortest_turn
 
@@ -146,7 +145,7 @@ def draw(options: Options, prompt_tokens: int, *, shared: bool = True, equal: bo
 
 
 def play_engine(engine: TorchEngine, work: Work) -> list[list[int]]:
-    """Every row by itself: its next turn is asked for as soon as the last has ended."""
+    """Play each row independently: its next turn is submitted as soon as the last one has ended."""
     whole = [list(prompt) for prompt in work.prompts]
     numbers = [next(_rows) for _ in whole]
     running: dict[int, tuple[int, int]] = {}
@@ -169,7 +168,7 @@ def play_engine(engine: TorchEngine, work: Work) -> list[list[int]]:
 
 
 def play_generate(model: Any, work: Work) -> list[list[int]]:
-    """All rows together, as TRL's tool loop does it."""
+    """Play all rows together, as TRL's tool loop does."""
     whole = [list(prompt) for prompt in work.prompts]
     for turn, lengths in enumerate(work.lengths):
         longest = max(len(row) for row in whole)
@@ -188,7 +187,7 @@ def play_generate(model: Any, work: Work) -> list[list[int]]:
 
 
 def measure(model: Any, options: Options, prompt_tokens: int) -> dict[str, Any]:
-    """All ways to play prompts of one length, in turn, round after round."""
+    """Measure all ways to play prompts of one length, in turn, in each round."""
     work, own = draw(options, prompt_tokens), draw(options, prompt_tokens, shared=False)
     even = draw(options, prompt_tokens, equal=True)
     slots = len(work.prompts)
@@ -231,12 +230,12 @@ def measure(model: Any, options: Options, prompt_tokens: int) -> dict[str, Any]:
 
 
 def _ratio(slow: Side, fast: Side) -> float:
-    """Median over the rounds in which both were measured."""
+    """Return the median ratio over the rounds in which both were measured."""
     return round(statistics.median(a / b for a, b in zip(slow.cpu, fast.cpu, strict=False)), 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     torch.set_num_threads(1)
     report, model = Report(options), build(options)

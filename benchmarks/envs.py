@@ -1,18 +1,18 @@
-"""What a step of an environment costs, and how many tool calls run at once, beside other suites: `make bench-envs`
+"""Measure the cost of an environment's step and how many tool calls run at once, beside other suites: `make bench-envs`
 
-Every suite runs in a process of its own, by its own interpreter and requirements (`scripts/peers.py` makes them;
-benchmarks/peers holds a driver for each, and what they share). All play the same episodes: two turns that call a
-calculator, one that answers, in lockstep, beginnings included. Rounds go around the suites, so that whatever else the
-machine does meets all of them; a figure is the median over rounds, and a ratio that of the ratios within a round.
-Warm-up and the making of environments are not counted. CPU is that of all threads, and of the processes that a suite
-starts.
+Each suite runs in a separate process with its own interpreter and requirements (`scripts/peers.py` makes them;
+benchmarks/peers has a driver for each, and their shared code). All play the same episodes in lockstep: two turns that
+call a calculator, and one that answers; the start of an episode counts too. Suites take turns in each round, so that
+other load on the machine affects all of them. A figure is the median over rounds, and a ratio the median of the ratios
+within a round. Warm-up and the creation of environments are not counted. CPU time is that of all threads, and of the
+processes that a suite starts.
 
-Peers read a call by one regular expression and check nothing; palaestra parses JSON, checks the arguments against a
-schema and keeps messages, calls and the attempt. `free` is palaestra's arena as its trainer plays it, without a
-barrier; targets are judged by `step`, Gymnasium's face, which waits for all as the peers do. Exit status 1 when a
-target is missed, or could not be judged because its peer is not there.
+Peers read a call with one regular expression and check nothing; palaestra parses JSON, checks the arguments against a
+schema, and keeps messages, calls and the attempt. `free` is palaestra's arena without a barrier, as its trainer uses
+it. Targets apply to `step`, Gymnasium's interface, which waits for all environments as the peers do.
 
-Left out: verifiers and TRL, which cannot be stepped without a model.
+Exit status 1 when a target is missed, or could not be judged because the peer is not installed. Left out: verifiers and
+TRL, which cannot be stepped without a model.
 """
 
 import sys
@@ -31,54 +31,56 @@ DRIVERS, INSTALLED = HERE / "peers", HERE.parent / ".peers"
 OURS = "palaestra"
 PEERS = ("gem", "skyrl", "gymnasium", "textarena", "openenv")
 IN_FLIGHT = {(64, 0.05): 0.88}
-"""Least share of the calls that could be in flight, by environments and seconds of a call."""
+"""Smallest share of the possible calls in flight, by number of environments and seconds of a call."""
 WAITING_CPU_RATIO = 0.5
-"""Most CPU a step of an asynchronous tool, by that of the cheapest peer that has a thread for each environment."""
+"""Largest CPU time per step with an asynchronous tool, divided by that of the cheapest peer with a thread per
+environment.
+"""
 IDLE_BYTES = 6 * 1024
 OPEN_SECONDS = 0.2
 ASYNC = ((OURS, "async step"), (OURS, "async free"))
 THREADS = (("gem", "threads"), ("skyrl", "threads"), ("textarena", "threads"))
 LOOPS = (("gem", "sync"), ("skyrl", "loop"), ("gymnasium", "sync"), ("textarena", "loop"))
 FEW = (("openenv", "server"), ("gymnasium", "processes"))
-"""Sides that need a session or a process for each environment: played by few."""
+"""Sides that need a session or a process per environment: they get few environments."""
 MOST_SESSIONS = 64
 
 
 @dataclass(frozen=True)
 class Options:
-    """Calculator episodes of palaestra and its peers."""
+    """Play calculator episodes with palaestra and its peers."""
 
     curve: tuple[int, ...] = (1, 64, 256, 1024, 4096)
-    """Environments at once, tools that only compute; 256 has a target."""
+    """Number of environments at once, with tools that only compute; 256 has a target."""
     waiting: tuple[int, ...] = (64, 1024)
-    """Environments at once, tools that wait."""
+    """Number of environments at once, with tools that wait."""
     latency: float = 0.05
     """Seconds that a tool waits."""
     long_latency: float = 0.25
-    """And for the last number of environments, so long."""
+    """Seconds that a tool waits with the last number of environments, measured in addition."""
     uneven_envs: int = 256
-    """Environments whose tools wait for exponential lengths, `latency` on average."""
+    """Number of environments whose tools wait for an exponentially distributed time, `latency` on average."""
     uneven_turns: tuple[int, ...] = (3, 9)
-    """Turns of their episodes."""
+    """Turns of the episodes of these environments."""
     opened: int = 1024
-    """Environments that are made, for the seconds that takes."""
+    """Number of environments whose creation is timed."""
     idle: int = 4096
-    """Environments that are held, for the bytes that takes."""
+    """Number of environments whose memory is measured."""
     rounds: int = 5
-    """Times that everything is measured, in turn."""
+    """Number of rounds; all sides are measured in turn in each."""
     seconds: float = 0.15
-    """Least length of one measurement."""
+    """Minimum seconds of one measurement."""
     peers: tuple[str, ...] = PEERS
-    """Whom to measure beside palaestra."""
+    """Suites to measure beside palaestra."""
     targets: bool = True
-    """Fail when a target is missed."""
+    """Exit with status 1 if a target is missed."""
     out: Path = HERE / "results" / "envs.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured around the sides, together: one number of environments, one tool, one length."""
+    """Measurements that belong together: one number of environments, one tool, one number of turns."""
 
     name: str
     envs: int
@@ -87,11 +89,11 @@ class Case:
     ways: tuple[tuple[str, str], ...]
     """Pairs (side, way)."""
     once: tuple[tuple[str, str], ...] = ()
-    """Those that are slow, and measured in the first round alone."""
+    """Slow sides, which are measured in the first round only."""
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """Everything that is timed step by step, in the order of the table."""
+    """Yield all measurements of steps, in the order of the table."""
     for envs in options.curve:
         more = FEW if envs == MOST_SESSIONS else (("gem", "threads"), (OURS, "drawn step")) if envs == 256 else ()
         ways = ((OURS, "step"), *LOOPS, (OURS, "free"), *more)
@@ -112,7 +114,7 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
-    """One case: those that are slow once, the others in rounds."""
+    """Measure one case: slow sides once, the others in each round."""
 
     def play(side: Side, way: str) -> dict[str, float]:
         setting = {"envs": case.envs, "latency": case.latency, "turns": case.turns}
@@ -124,7 +126,7 @@ def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
 
 
 def judge(timed: dict[Case, Measured], opened: Measured, idle: Measured, options: Options) -> Iterator[dict[str, Any]]:
-    """What was found, and what was wanted where there is a target."""
+    """Yield each figure, with its target if it has one."""
     for case, found in timed.items():
         if not case.latency and case.envs == 256:
             gem = [found[way] for way in (("gem", "sync"),) if way in found]
@@ -147,7 +149,7 @@ def judge(timed: dict[Case, Measured], opened: Measured, idle: Measured, options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     report, timed = Report(options), dict[Case, Measured]()
     columns: dict[str, Callable[[Figures], str]] = {

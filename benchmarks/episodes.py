@@ -1,7 +1,8 @@
-"""How fast episodes are written, read, replayed and scored anew, on one core: `make bench-episodes`
+"""Measure how fast episodes are written, read, replayed and rescored on one core: `make bench-episodes`
 
-Demonstrations of TwoHop with token rows of a training run's length, in a temporary file. CPU seconds, the median over
-rounds that take turns. Exit status 1 when rescoring misses its target.
+The episodes are demonstrations of TwoHop in a temporary file, with token rows as long as those of a training run.
+Figures are episodes per CPU second, the median over rounds in which the operations take turns. Exit status 1 when
+rescoring misses its target.
 """
 
 import statistics
@@ -26,25 +27,25 @@ from palaestra.record import Record, read, write
 
 ENV = "palaestra/TwoHop-v0"
 TARGET = 1000
-"""Least episodes a second that are read and scored anew."""
+"""Smallest number of episodes per second that are read and rescored."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Episodes on disk."""
+    """Measure operations on episodes on disk."""
 
     episodes: int = 2000
-    """How many."""
+    """Number of episodes."""
     row_tokens: int = 160
-    """Tokens an episode, four in ten of them sampled."""
+    """Tokens per episode, four in ten of them sampled."""
     rounds: int = 5
-    """Each figure is the median over so many."""
+    """Number of rounds; each figure is the median over them."""
     out: Path = Path(__file__).parent / "results" / "episodes.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 def records(options: Options) -> list[Record]:
-    """Demonstrations with made-up tokens."""
+    """Return demonstrations with random tokens."""
     arena = palaestra.arena(ENV, 64)
     agent = Agent(ScriptedPolicy(palaestra.demonstrator(ENV)))
     rng = np.random.default_rng(0)
@@ -65,7 +66,7 @@ def records(options: Options) -> list[Record]:
 
 
 def measure(options: Options) -> dict[str, float]:
-    """Episodes a second of CPU, by what is done with them."""
+    """Return the episodes per CPU second of each operation."""
     played, stage, scorer = records(options), ReplayMachines(), find_scorer(ENV)
     seconds: dict[str, list[float]] = {"written": [], "read": [], "rescored": [], "replayed": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +86,7 @@ def measure(options: Options) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON; 1 when the target is missed."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     report, rates = Report(options), measure(options)
     for name, rate in rates.items():

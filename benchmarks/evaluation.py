@@ -1,10 +1,11 @@
-"""What an evaluation of a served model costs, beside inspect_ai and verifiers: `make bench-eval`
+"""Measure the cost of evaluating a served model, beside inspect_ai and verifiers: `make bench-eval`
 
-A server on loopback that takes 50 ms calls a calculator once and then answers: two requests an episode. Every suite
-runs in a process of its own, by its own interpreter (`scripts/peers.py` makes them), plays the same questions, and
-checks that all answers are right. Rounds go around the suites, so that whatever else the machine does meets all of
-them. Each side is warmed up by a short evaluation. Flight is what the server saw: requests in flight at most, and on
-average; on average no client can have more than 50 ms by its own milliseconds a request.
+The model is a server on loopback that answers after 50 ms: first with a call of a calculator, then with the answer, so
+an episode has two requests. Each suite runs in a separate process with its own interpreter (`scripts/peers.py` makes
+them), plays the same questions, and checks that all answers are right. Suites take turns in each round, so that other
+load on the machine affects all of them, and each is warmed up by a short evaluation. Reported are the largest and the
+average number of requests in flight, as the server counts them. Given a client's milliseconds per request, its average
+cannot be larger than 50 ms divided by them.
 
 Left out: logs of verifiers, which saves none here; inspect_ai and palaestra write theirs.
 """
@@ -27,11 +28,11 @@ HERE = Path(__file__).resolve().parent
 DRIVERS, INSTALLED = HERE / "peers", HERE.parent / ".peers"
 OURS, PEERS = "palaestra", ("inspect", "verifiers")
 SECONDS = 900.0
-"""Longest that an evaluation may take."""
+"""Maximum seconds of an evaluation."""
 CPU_BY_INSPECT = 0.1
-"""Most CPU an episode, by inspect_ai's."""
+"""Largest CPU time per episode, divided by inspect_ai's."""
 IN_FLIGHT = {256: 0.95}
-"""Least share of the requests asked for that are in flight at once, at most."""
+"""Smallest share of the allowed requests that must be in flight at the peak."""
 COLUMNS = {
     "CPU ms an episode": lambda figures: f"{figures.median('cpu_ms'):.2f}",
     "wall ms": lambda figures: f"{figures.median('wall_ms'):.2f}",
@@ -43,27 +44,27 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Options:
-    """Evaluations of a served model by palaestra and its peers."""
+    """Evaluate a served model with palaestra and its peers."""
 
     at_once: tuple[int, ...] = (256, 1024)
-    """Episodes and requests at once."""
+    """Numbers of episodes and requests at once."""
     episodes: int = 2
-    """Episodes of an evaluation, by the number at once."""
+    """Episodes of an evaluation, for each number at once."""
     latency: float = 0.05
-    """Seconds of the server."""
+    """Seconds in which the server answers."""
     rounds: int = 3
-    """Times that everything is measured, in turn."""
+    """Number of rounds; all sides are measured in turn in each."""
     peers: tuple[str, ...] = PEERS
-    """Whom to measure beside palaestra."""
+    """Suites to measure beside palaestra."""
     targets: bool = True
-    """Fail when a target is missed."""
+    """Exit with status 1 if a target is missed."""
     out: Path = HERE / "results" / "evaluation.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @contextmanager
 def server(latency: float) -> Iterator[str]:
-    """The address of a server in a process of its own."""
+    """Run the server in a separate process; yield its address."""
     command = [sys.executable, str(DRIVERS / "chat_server.py"), str(latency)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -74,16 +75,16 @@ def server(latency: float) -> Iterator[str]:
 
 
 def flight(url: str) -> dict[str, float]:
-    """What the server saw since it was last asked."""
+    """Return the server's counts since the last call."""
     with urllib.request.urlopen(f"{url}/flight", timeout=60) as response:
-        found: dict[str, float] = json.load(response)
-    return found
+        results: dict[str, float] = json.load(response)
+    return results
 
 
-def judge(at_once: int, found: Measured) -> Iterator[dict[str, Any]]:
-    """What was found, and what was wanted where there is a target."""
-    own = found[OURS, "eval"]
-    peers = [found[way] for way in (("inspect", "eval"),) if way in found]
+def judge(at_once: int, results: Measured) -> Iterator[dict[str, Any]]:
+    """Yield each figure, with its target if it has one."""
+    own = results[OURS, "eval"]
+    peers = [results[way] for way in (("inspect", "eval"),) if way in results]
     by_inspect = ratio(own, peers, "cpu_ms", min)
     yield target(f"{at_once} at once: CPU an episode, by inspect_ai's", by_inspect, most=CPU_BY_INSPECT)
     share = own.median("peak") / at_once
@@ -91,7 +92,7 @@ def judge(at_once: int, found: Measured) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     report, timed, targets = Report(options), dict[int, Measured](), list[dict[str, Any]]()
     try:
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"palaestra itself cannot be measured: {error}", file=sys.stderr)
         return 1
     return report.conclude(
-        {"cases": {n: brief(found, "cpu_ms") for n, found in timed.items()}}, targets, missing, sides
+        {"cases": {n: brief(results, "cpu_ms") for n, results in timed.items()}}, targets, missing, sides
     )
 
 

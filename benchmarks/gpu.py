@@ -1,13 +1,13 @@
-"""A first hour on one GPU in ten minutes, with a random-weight Qwen3 of four billion parameters: `make bench-gpu`
+"""Check and measure palaestra on one GPU in ten minutes, with random-weight models in Qwen3's shapes: `make bench-gpu`
 
-Asked are: the planned attention beside float64; learning at 8,192 tokens against the rate of a matrix product, as
-`train` would choose it, with moments in 8 bits and with the optimizer offloaded; whole steps with tools, played by a
-vLLM server that shares the GPU; and the memory that each part held beside what the estimate predicts. Needs no network
-and no model.
+The parts are: planned attention compared with float64; the rate of learning at 8,192 tokens compared with that of a
+matrix product, with the settings that `train` would choose, with 8-bit moments and with the optimizer offloaded; whole
+steps with tools, played by a vLLM server that shares the GPU; and the memory of each part compared with the estimate.
+It needs no network and no model. It first says which parts cannot run here. Each part runs in a separate process,
+prints its figures at once and writes them to the file; if a part fails, its error is reported and the others continue.
+`--device cpu --shapes tiny` tries everything on any machine, without targets.
 
-What cannot be measured here is said first. Each part runs in a process of its own, prints its figures at once and is
-written down; one that fails is named, and the others go on. `--device cpu --shapes tiny` tries it all on any machine,
-without targets. Exit status 1 when a target is missed, 2 without a GPU.
+Exit status 1 when a target is missed, 2 without a GPU.
 """
 
 import sys
@@ -36,50 +36,51 @@ from palaestra.agents.local_model import find_device
 Part = Literal["attention", "learning", "8-bit", "offload", "engine"]
 Figures = dict[str, Any]
 SCALES: dict[Part, Figures] = {"learning": {}, "8-bit": {"optimizer_bits": 8}, "offload": {"optimizer_offload": True}}
-"""Settings of the parts that learn alone; all others are those that `train` would choose."""
+"""Settings of the parts that only learn; all other settings are those that `train` would choose."""
 MATRIX_SHARE, MEMORY_GAP, LOGPROB_GAP = 0.45, 0.10, 0.05
-"""Least share of the matrix rate in learning (4B); the most that the memory estimate may be off; and the largest mean
-difference of log-probs between engine and trainer, in bfloat16."""
+"""Smallest share of the matrix rate in learning (4B), largest error of the memory estimate, and largest mean difference
+of the log-probs of engine and trainer in bfloat16.
+"""
 ATTENTION_GAP = {"bfloat16": 2e-2, "float32": 1e-3}
-"""Largest difference from float64, by the largest value."""
+"""Largest difference from float64, divided by the largest value."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Attention, learning, whole steps with vLLM, and memory on one GPU, with random weights."""
+    """Measure attention, learning, whole steps with vLLM, and memory on one GPU, with random weights."""
 
     shapes: tuple[Literal["0.6B", "1.7B", "4B", "tiny"], ...] = ("4B",)
-    """Models, by the size of Qwen3's."""
+    """Models, named by the size of Qwen3's."""
     parts: tuple[Part, ...] = ("attention", "learning", "8-bit", "offload", "engine")
-    """What is measured of each."""
+    """Parts that are measured for each model."""
     minutes: float = 10.0
-    """After which nothing is begun, and what runs is stopped."""
+    """Minutes after which no part begins, and a running one is stopped."""
     device: str = "cuda"
     """`cpu` works for the tiny shape."""
     python: str = ""
-    """Python with vLLM; by default that of the environment which `palaestra serve vllm` makes."""
+    """Python interpreter with vLLM; by default that of the environment that `palaestra serve vllm` makes."""
     apart: bool | None = None
-    """A process for each part; by default on a GPU."""
+    """Run each part in a separate process; this is the default on a GPU."""
     targets: bool = True
-    """Fail when a target is missed; there are none without a GPU."""
+    """Exit with status 1 if a target is missed; there are no targets without a GPU."""
     out: Path = Path(__file__).resolve().parent / "results" / "gpu.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass
 class Story:
-    """What has been found so far."""
+    """The figures so far."""
 
     options: Options
     report: Report
     device: torch.device
     until: float
-    found: dict[str, Figures] = field(default_factory=dict)
-    """By shape and part, as in `4B learning`."""
+    figures: dict[str, Figures] = field(default_factory=dict)
+    """Figures by shape and part, such as `4B learning`."""
     missing: dict[str, str] = field(default_factory=dict)
 
     def measure(self, name: str, part: Callable[..., Figures], *arguments: Any) -> None:
-        """Run a part, print and keep its figures, or why there are none."""
+        """Run a part. Print and store its figures, or the reason why there are none."""
         left, began = self.until - time.monotonic(), time.monotonic()
         try:
             if left <= 0:
@@ -90,19 +91,19 @@ class Story:
             self.missing[name] = str(error)
             print(f"{name}: not measured: {error}", flush=True)
         else:
-            self.found[name] = figures
+            self.figures[name] = figures
             print(f"{name} ({time.monotonic() - began:.0f} s)")
             for key, value in figures.items():
                 print(f"  {key:<32}{readable(key, value)}", flush=True)
-        self.report.write({"figures": self.found}, (), self.missing)
+        self.report.write({"figures": self.figures}, (), self.missing)
 
     def figure(self, name: str, key: str) -> float | None:
-        """One that was found."""
-        return self.found.get(name, {}).get(key)
+        """Return a stored figure."""
+        return self.figures.get(name, {}).get(key)
 
 
 def readable(key: str, value: Any) -> str:
-    """A figure for people."""
+    """Return a figure as text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if key.endswith("_flops"):
@@ -111,19 +112,19 @@ def readable(key: str, value: Any) -> str:
 
 
 def absent(options: Options) -> dict[Part, str]:
-    """Parts that need what is not installed here, and what that is."""
-    found: dict[Part, str] = {}
+    """Return the parts that cannot run here, each with what is not installed."""
+    reasons: dict[Part, str] = {}
     if find_spec("bitsandbytes") is None:
-        found["8-bit"] = "bitsandbytes is not installed: pip install 'palaestra[quantized]'"
+        reasons["8-bit"] = "bitsandbytes is not installed: pip install 'palaestra[quantized]'"
     try:
         python_of(options.python, default_folder(kind_here()))
     except UsageError as error:
-        found["engine"] = str(error)
-    return {part: reason for part, reason in found.items() if part in options.parts}
+        reasons["engine"] = str(error)
+    return {part: reason for part, reason in reasons.items() if part in options.parts}
 
 
-def tell(story: Story) -> None:
-    """Measure all that was asked for, the smallest model first."""
+def measure_all(story: Story) -> None:
+    """Measure all requested parts, the smallest model first."""
     device = story.device
     work = max((SHAPES[name] for name in story.options.shapes), key=lambda shape: shape.parameters).work
     story.measure("device", rates, work, device)
@@ -140,7 +141,7 @@ def tell(story: Story) -> None:
 
 
 def judged(story: Story) -> list[dict[str, Any]]:
-    """Every figure that has a target, where it was asked for and is possible; on a GPU they count."""
+    """Return the figures that have a target, if they were requested and are possible; on a GPU they count."""
     counts, targets = story.device.type == "cuda", []
     parts = [part for part in story.options.parts if part not in story.missing]
 
@@ -150,7 +151,7 @@ def judged(story: Story) -> list[dict[str, Any]]:
     for name in story.options.shapes:
         for part in parts:
             figure = {key: story.figure(f"{name} {part}", key) for key in ("peak_bytes", "predicted_bytes")}
-            peak, said = figure.values()
+            peak, predicted = figure.values()
             if part == "attention":
                 for dtype, gap in ATTENTION_GAP.items():
                     gaps = [story.figure(f"{name} {part}", f"{dtype}_depth_{depth}") for depth in range(3)]
@@ -167,13 +168,13 @@ def judged(story: Story) -> list[dict[str, Any]]:
                 gap = story.figure(f"{name} {part}", "engine_and_trainer_differ_by")
                 judge(f"{name}: engine and trainer, mean difference of log-probs", gap, most=LOGPROB_GAP)
             if counts:
-                off = abs(said / peak - 1) if peak and said else None
+                off = abs(predicted / peak - 1) if peak and predicted else None
                 judge(f"{name}: {part}, memory predicted by measured, off by", off, most=MEMORY_GAP)
     return targets
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU here; to try it on a CPU: --device cpu --shapes tiny", file=sys.stderr)
@@ -183,9 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part, reason in absent(options).items():
         story.missing[part] = reason
         print(f"{part} cannot be measured: {reason}", flush=True)
-    tell(story)
+    measure_all(story)
     print()
-    return story.report.conclude({"figures": story.found}, judged(story), story.missing)
+    return story.report.conclude({"figures": story.figures}, judged(story), story.missing)
 
 
 if __name__ == "__main__":

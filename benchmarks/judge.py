@@ -1,9 +1,11 @@
-"""What a judge costs a step of training: Reagent-R beside the same without a judge, step by step: `make bench-judge`
+"""Measure how much longer a training step of Reagent-R is with a judge than without: `make bench-judge`
 
-Both sides train the same agent on the same tasks, with tools that answer after `tool_ms`; the steps alternate, so that
-both meet the same machine. The judge is a server in a process of its own that answers each question after `judge_ms`.
-A step with the judge may take at most 1.15 of one without, where that takes a second or more. The weight of the score
-is 0, so both sides learn the same and play the same. Exit status 1 when the target is missed.
+Both sides train the same agent on the same tasks, with tools that answer after `tool_ms`. Their steps alternate, so
+that the load of the machine affects both. The judge is a server in a separate process that answers each question after
+`judge_ms`. A step with the judge may take at most 1.15 times as long as one without, if the latter takes a second or
+more. The weight of the score is 0, so both sides learn and play the same.
+
+Exit status 1 when the target is missed.
 """
 
 import asyncio
@@ -34,36 +36,36 @@ from palaestra.trainers.reward.reward_model import ReasoningReward
 from palaestra.trainers.samplers.uniform import Uniform
 
 TARGET = 1.15
-"""Most that a step with a judge takes, by one without."""
+"""Largest ratio of a step with a judge to one without."""
 WARM = 2
-"""Steps at the beginning that are in no figure."""
+"""Number of first steps that no figure includes."""
 VERDICT = "<think>It did what it could.</think><critique>Search once more.</critique><score>0.5</score>"
 
 
 @dataclass(frozen=True)
 class Options:
-    """One agent, trained twice."""
+    """Train one agent twice."""
 
     model: Path | None = None
-    """Its folder; a tiny agent is raised where none is given."""
+    """Folder of the agent; by default a tiny agent is made."""
     judge_ms: float = 100
-    """In which the judge answers a question."""
+    """Time in which the judge answers a question."""
     tool_ms: float = 400
-    """Every tool answers after so long."""
+    """Time of each tool call."""
     steps: int = 14
-    """Steps of each side."""
+    """Number of steps of each side."""
     num_prompts: int = 8
-    """Tasks a step."""
+    """Number of tasks per step."""
     num_generations: int = 8
-    """Episodes of each."""
+    """Number of episodes per task."""
     targets: bool = True
-    """Whether a missed target is an error."""
+    """Exit with status 1 if the target is missed."""
     out: Path = Path(__file__).parent / "results" / "judge.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
-def answer_late(seconds: float, told: Any) -> None:
-    """A server of chat completions that gives one verdict, to each question after so long."""
+def answer_late(seconds: float, ports: Any) -> None:
+    """Serve chat completions: the same verdict to each question, after a delay."""
     choice = {"index": 0, "message": {"role": "assistant", "content": VERDICT}, "finish_reason": "stop"}
     body = json.dumps({"object": "chat.completion", "choices": [choice]}).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -71,8 +73,8 @@ def answer_late(seconds: float, told: Any) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             try:
-                asked = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-                await reader.readexactly(int(asked.partition("content-length:")[2].split("\r\n")[0] or 0))
+                header = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                await reader.readexactly(int(header.partition("content-length:")[2].split("\r\n")[0] or 0))
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
                 return
@@ -81,7 +83,7 @@ def answer_late(seconds: float, told: Any) -> None:
 
     async def listen() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=512)
-        told.put(server.sockets[0].getsockname()[1])
+        ports.put(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(listen())
@@ -89,20 +91,20 @@ def answer_late(seconds: float, told: Any) -> None:
 
 @contextmanager
 def slow_judge(seconds: float) -> Iterator[str]:
-    """Its base URL; it ends with the block, or with us."""
+    """Run the server, and yield its base URL. It ends with the block or with this process."""
     context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    process = context.Process(target=answer_late, args=(seconds, told), daemon=True)
+    ports = context.Queue()
+    process = context.Process(target=answer_late, args=(seconds, ports), daemon=True)
     process.start()
     try:
-        yield f"http://127.0.0.1:{told.get(timeout=60)}/v1"
+        yield f"http://127.0.0.1:{ports.get(timeout=60)}/v1"
     finally:
         process.terminate()
         process.join(10)
 
 
 def steps(options: Options, model: Path, url: str, stack: ExitStack) -> Iterator[dict[str, float]]:
-    """The figures of each step; without a judge where there is no URL."""
+    """Yield the figures of each step; without a URL there is no judge."""
     slots = options.num_prompts * options.num_generations
     made = tiny_config(ENV, model=str(model), steps=options.steps, num_prompts=options.num_prompts,
                        num_generations=options.num_generations, slots=slots, ordered=False, device="cpu")  # fmt: skip
@@ -122,7 +124,7 @@ def steps(options: Options, model: Path, url: str, stack: ExitStack) -> Iterator
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     torch.set_num_threads(1)
     report = Report(options)

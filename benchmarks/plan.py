@@ -1,10 +1,12 @@
-"""The forecast of `palaestra plan` beside short runs on CPUs: `make bench-plan`
+"""Compare the forecast of `palaestra plan` with short runs on CPUs: `make bench-plan`
 
-One and two processes, tools of 0 and 50 ms, by turns and ahead, 8 to 128 slots. The seconds of its parts (a decode
-pass, a row, a turn, an update) are fitted to the runs with the fewest and the most slots; the runs between them are
-predicted. Where play and learning compute at once they share two cores, so all parts are slower by a factor, which is
-fitted too. The time of a setting is the median of its runs, and that of a run the mean of an even number of steps: one
-batch ahead, a long step often follows a short one. Exit status 1 when fewer than ten are within 15 %.
+The settings are one and two processes, tools of 0 and 50 ms, play in turns and ahead, and 8 to 128 slots. The seconds
+of the parts (a decode pass, a row, a turn, an update) are fitted to the runs with the fewest and the most slots; the
+runs between are predicted. If play and learning compute at the same time, they share two cores, so all parts are slower
+by a factor, which is fitted too. The time of a setting is the median of its runs, and that of a run the mean of an even
+number of steps, because with one batch ahead a long step often follows a short one.
+
+Exit status 1 when fewer than ten settings are within 15 %.
 """
 
 import json
@@ -28,27 +30,27 @@ from palaestra.trainers.plan.workload import PlannedEpisode, PlannedTurn
 
 WITHIN, LEAST = 0.15, 10
 FITTED, PREDICTED = (8, 128), (16, 64)
-"""Slots of the runs that are fitted, and of those that are predicted."""
+"""Numbers of slots of the fitted runs, and of the predicted ones."""
 FACTORS = (4.0, 2.0, 2.0, 2.0, 1.4, 1.4, 1.2, 1.2, 1.1, 1.1, 1.05, 1.05)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Measure and predict."""
+    """Measure some settings and predict others."""
 
     minutes: float = 15
-    """Settings are measured again and again for so long."""
+    """Minutes of measurement; the settings are repeated until then."""
     measured: Path | None = None
-    """File of an earlier measurement, which is predicted in place of a new one."""
+    """File of an earlier measurement to use instead of a new one."""
     targets: bool = True
-    """Whether a missed target is an error."""
+    """Exit with status 1 if the target is missed."""
     out: Path = Path(__file__).parent / "results" / "plan.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What is fitted."""
+    """The fitted values."""
 
     decode_pass: float = 2e-3
     decode_row: float = 1e-5
@@ -57,10 +59,10 @@ class Machine:
     latency: float = 1e-3
     publish: float = 1e-2
     crowded: float = 1.2
-    """Factor of all parts where play and learning compute at once."""
+    """Factor of all parts if play and learning compute at the same time."""
 
     def costs(self, learn_token: float, *, crowded: bool) -> Costs:
-        """Costs of the simulation. The tiny agent's cache is so small that its length does not tell."""
+        """Return the costs for the simulation. The tiny agent's cache is so small that its length has no effect."""
         slower = self.crowded if crowded else 1.0
         return Costs(
             decode_pass=self.decode_pass * slower,
@@ -77,16 +79,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Runs:
-    """What was measured."""
+    """The measurements."""
 
     seconds: dict[Setting, float]
-    """Of a step of each setting."""
+    """Seconds of a step by setting."""
     learn_token: float
-    """Seconds of learning from a token, sampled or not, as measured by turns."""
+    """Seconds of learning per token, sampled or not, as measured in turns."""
     episodes: list[PlannedEpisode]
 
     def forecast(self, machine: Machine, setting: Setting) -> float:
-        """Seconds of a step as they are simulated."""
+        """Return the simulated seconds of a step."""
         wait = setting.tool_ms / 1000
         played = [
             PlannedEpisode(one.prompt, (*(replace(turn, tool_seconds=wait) for turn in one.turns[:-1]), one.turns[-1]))
@@ -99,7 +101,9 @@ class Runs:
         return StepSimulation(costs, layout, played).forecast(steps=4).seconds
 
     def fitted(self, chosen: Sequence[Setting]) -> Machine:
-        """The parts with the least sum of squared logarithms, each in turn changed by ever smaller factors."""
+        """Return the values with the smallest sum of squared logarithms. Each is changed in turn, by smaller and
+        smaller factors.
+        """
 
         def lost(tried: Machine) -> float:
             return sum(math.log(self.forecast(tried, one) / self.seconds[one]) ** 2 for one in chosen)
@@ -116,7 +120,7 @@ class Runs:
 
 
 def recorded(options: Options) -> tuple[list[dict[str, Any]], list[PlannedEpisode]]:
-    """Rows of runs, and episodes that they played: of a file, or measured now."""
+    """Return the rows of runs and their episodes, from a file or a new measurement."""
     if options.measured is not None:
         saved = json.loads(options.measured.read_text())
         turns = [(prompt, [PlannedTurn(*turn) for turn in turns]) for prompt, turns in saved["episodes"]]
@@ -131,7 +135,7 @@ def recorded(options: Options) -> tuple[list[dict[str, Any]], list[PlannedEpisod
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, fit, predict, print, write JSON."""
+    """Measure, fit and predict; print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     torch.set_num_threads(1)
     report = Report(options)
@@ -150,13 +154,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = runs.fitted([setting for setting in medians if setting.slots in FITTED])
     lines, close, predicted = [], 0, 0
     for setting, seconds in medians.items():
-        said, way = runs.forecast(machine, setting), "fitted" if setting.slots in FITTED else "predicted"
+        forecast, way = runs.forecast(machine, setting), "fitted" if setting.slots in FITTED else "predicted"
         low, _, high = statistics.quantiles(steps[setting], n=4)
-        off = said / seconds - 1
+        off = forecast / seconds - 1
         predicted += way == "predicted"
         close += way == "predicted" and abs(off) <= WITHIN
-        print(f"{setting!s:<38} {seconds:6.3f} s ({low:.2f} to {high:.2f}), {way:<9} {said:6.3f} s, {off:+.0%}")
-        lines.append({"setting": str(setting), "measured": seconds, "quarters": (low, high), way: said, "off": off})
+        print(f"{setting!s:<38} {seconds:6.3f} s ({low:.2f} to {high:.2f}), {way:<9} {forecast:6.3f} s, {off:+.0%}")
+        lines.append({"setting": str(setting), "measured": seconds, "quarters": (low, high), way: forecast, "off": off})
     targets = [target(f"predicted settings, of {predicted}, within {WITHIN:.0%}", close, least=LEAST)]
     kept = [
         [one.prompt, [[turn.sampled, turn.tool_seconds, turn.tool_tokens] for turn in one.turns]] for one in episodes

@@ -1,13 +1,12 @@
-"""What a program in the sandbox costs, beside a bare `python -c` and the Python tools of others: `make bench-sandbox`
+"""Measure the cost of a program in the sandbox, beside `python -c` and others' Python tools: `make bench-sandbox`
 
-Every suite runs in a process of its own with its own requirements (`scripts/peers.py`); all start the same `python`,
-so that only the tool around a program differs. None of the peers contains anything. Rounds go around the sides, so that
-whatever else the machine does meets all of them; a figure is the median over rounds, and a ratio that of the ratios
-within a round. CPU is that of a side and of every process below it. Opening a sandbox is not counted.
+Each suite runs in a separate process with its own requirements (`scripts/peers.py`). All start the same `python`, so
+that only the tool around the program differs. No peer isolates the program. Sides take turns in each round, so that
+other load on the machine affects all of them; a figure is the median over rounds, and a ratio the median of the ratios
+within a round. CPU time is that of a side and of all processes below it. The opening of a sandbox is not counted. The
+Docker row needs an engine, which DOCKER_HOST names.
 
-Exit status 1 when a target is missed, or could not be judged. The Docker row needs an engine: DOCKER_HOST names it.
-
-Left out: peers whose sandbox is a service of somebody else.
+Exit status 1 when a target is missed, or could not be judged. Left out: peers whose sandbox is a remote service.
 """
 
 import os
@@ -31,55 +30,55 @@ ONCE, SESSION = (OURS, "once"), (OURS, "session")
 REFERENCE = (BARE, "subprocess")
 TOOLS = (("gem", "tool"), ("skyrl", "tool"), ("inspect", "local"), ("smolagents", "executor"))
 STARTS_PYTHON = TOOLS[:3]
-"""Those whose tool starts a Python process."""
+"""Sides whose tool starts a Python process."""
 CPU_RATIO = {"print": 0.65, "numpy": 0.08, "sympy": 0.10}
-"""Most CPU of a one-shot run with full isolation, by that of a bare subprocess."""
+"""Largest CPU time of a single run with full isolation, divided by that of a bare subprocess."""
 LOOP_RATIO = 1.05
-"""Most CPU of a long loop inside, by that outside."""
+"""Largest CPU time of a long loop in the sandbox, divided by that outside."""
 THROUGHPUT = 2.2
-"""Least runs a second with two workers, by the bare subprocess's."""
+"""Smallest runs per second with two workers, divided by the bare subprocess's."""
 NUMPY_THROUGHPUT = 10.0
-"""Least runs a second of the numpy program, by the best tool's that starts a Python process."""
+"""Smallest runs per second of the numpy program, divided by those of the best tool that starts a Python process."""
 STEP_MS, FORK_MS = 0.2, 15.0
 IDLE_BYTES = 4 * 2**20
 LIVE = 500
-"""Sessions that must live at once after numpy work."""
+"""Number of sessions that must exist at once after work with numpy."""
 OVERSHOOT_SECONDS = 0.5
 DOCKER_RATIO = 1 / 8
-"""Most wall time of a run in the Docker backend, by that of `docker exec`."""
+"""Largest wall time of a run in the Docker backend, divided by that of `docker exec`."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Programs in sandboxes, ours and others'."""
+    """Run programs in sandboxes, palaestra's and others'."""
 
     rounds: int = 9
-    """Times that everything is measured, in turn."""
+    """Number of rounds; all sides are measured in turn in each."""
     seconds: float = 0.5
-    """Least length of one measurement."""
+    """Minimum seconds of one measurement."""
     steps: int = 2000
-    """Steps in one session."""
+    """Number of steps in one session."""
     forks: int = 20
-    """Forks of one session."""
+    """Number of forks of one session."""
     weighed: int = 100
-    """Idle sessions, for their memory."""
+    """Number of idle sessions whose memory is measured."""
     live: int = LIVE
-    """Sessions at once, after numpy work."""
+    """Number of sessions at once, after work with numpy."""
     limit: float = 0.5
     """Time limit of programs that do not end."""
     docker_runs: int = 30
-    """Runs in the Docker backend; 0 where there is no engine to measure."""
+    """Number of runs in the Docker backend; 0 leaves them out."""
     peers: tuple[str, ...] = PEERS
-    """Whom to measure beside palaestra and the bare subprocess."""
+    """Suites to measure beside palaestra and the bare subprocess."""
     targets: bool = True
-    """Fail when a target is missed."""
+    """Exit with status 1 if a target is missed."""
     out: Path = HERE / "results" / "sandbox.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured around the sides, together."""
+    """Measurements that all sides make in turn."""
 
     name: str
     program: str
@@ -88,7 +87,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Everything that is timed around the sides, in the order of the tables; what differs least, one after another."""
+    """Yield all measurements, in the order of the tables; similar ones follow each other."""
     for program in ("print", "numpy", "sympy"):
         yield Case(f"{program}, one at a time", program, (ONCE, REFERENCE, SESSION, *TOOLS))
     yield Case("long loop, one at a time", "loop", (ONCE, REFERENCE))
@@ -97,7 +96,7 @@ def cases() -> Iterator[Case]:
 
 
 def judge(timed: dict[Case, Measured], alone: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
-    """Every target: what was found, what was wanted."""
+    """Yield each figure with its target."""
 
     for case, found in timed.items():
         bare = [found[REFERENCE]]
@@ -127,7 +126,7 @@ def judge(timed: dict[Case, Measured], alone: dict[str, Any], options: Options) 
 
 
 def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
-    """One case, around the sides."""
+    """Measure one case with all sides in turn."""
 
     def ask(side: Side, way: str) -> dict[str, float]:
         return side.ask("time", way=way, program=case.program, seconds=options.seconds, workers=case.workers)
@@ -136,7 +135,7 @@ def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
 
 
 def measure_alone(ours: Side, options: Options) -> dict[str, dict[str, float]]:
-    """What has no counterpart elsewhere."""
+    """Measure what the other suites do not have."""
     found = {
         "steps": ours.ask("steps", count=options.steps),
         "forks": ours.ask("forks", count=options.forks),
@@ -153,7 +152,7 @@ def measure_alone(ours: Side, options: Options) -> dict[str, dict[str, float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     report, timed = Report(options), dict[Case, Measured]()
     keys = {"CPU ms a run": "cpu_ms", "ms a run": "wall_ms", "least ms": "least_ms", "runs a s": "runs_s"}

@@ -1,13 +1,14 @@
-"""A step of GRPO beside TRL's `GRPOTrainer`: `make bench-train`
+"""Compare a step of GRPO with that of TRL's `GRPOTrainer`: `make bench-train`
 
 Both train the same random model in float32 (a Qwen3 of 3.4 million parameters, and one in the shape of SmolLM2-135M) on
-the same prompts, sample as many tokens and take one optimizer step; a figure is a whole step, play included. Sides are
-processes that are asked in turn, round after round; a ratio is the median over rounds of ours by TRL's. CPU is process
-time and hardly notices what else the machine does; wall time does. TRL generates by transformers, as on a machine
-without vLLM, and its micro-batches have the number of rows that was fastest (TRL_ROWS).
+the same prompts, sample the same number of tokens and take one optimizer step. A figure is that of a whole step with
+play. Each side is a process; they are measured in turn in each round, and a ratio is the median over rounds, palaestra
+divided by TRL. CPU time is process time, which other load on the machine hardly affects; wall time is affected. TRL
+generates with transformers, as on a machine without vLLM; its micro-batches have the number of rows that was fastest
+(TRL_ROWS). The learning step alone is compared, in this process, with padded rows and all their logits: groups with
+prompts of 60 to 400 tokens and answers of 20 to 300, in one to three turns.
 
-The learning step alone is measured against padded rows with all their logits, in this process: groups whose prompts
-are 60 to 400 tokens long and answers 20 to 300, in one to three turns. Exit status 1 when a target is missed.
+Exit status 1 when a target is missed.
 """
 
 import os
@@ -39,37 +40,37 @@ CASES = {
     "50 ms tool in two turns of 16 tokens, 8 x 16": (Case(8, 16, 64, 16, 0.05), "wall_s", 0.25),
     "SmolLM2's shape, 96 + 64 tokens, 4 x 8": (Case(4, 8, 96, 64, model="smollm2"), "cpu_s", 0.50),
 }
-"""What is played, what is compared, and the most that the ratio may be."""
+"""By name: the case, the figure that is compared, and the largest ratio."""
 ALONE = 0.5
-"""Most CPU time of the learning step, by that of padded rows with all logits."""
+"""Largest CPU time of the learning step, divided by that of padded rows with all logits."""
 ROWS = 16
-"""Rows of the padded micro-batches."""
+"""Number of rows of the padded micro-batches."""
 TRL_ROWS = {"small": 16, "smollm2": 8}
-"""Rows of TRL's micro-batches: the fastest of 16 and 64; 8 and 16 are equally fast in SmolLM2's shape, 8 is smaller."""
+"""Number of rows of TRL's micro-batches: the faster of 16 and 64; in SmolLM2's shape 8, which is as fast as 16."""
 MATRIX_SHARE = 0.8
-"""Least share of the core's float32 matrix rate at which SmolLM2's shape learns."""
+"""Smallest rate of learning in SmolLM2's shape, as a share of the core's float32 matrix rate."""
 ANSWER_SECONDS = 900.0
-"""Longest that two steps may take on a busy machine."""
+"""Maximum seconds of two steps on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """A step of GRPO beside TRL's, and learning beside padded rows."""
+    """Compare a step of GRPO with TRL's, and learning with padded rows."""
 
     rounds: int = 5
-    """Times that everything is measured, in turn."""
+    """Number of rounds; all sides are measured in turn in each."""
     models: tuple[str, ...] = ("small", "smollm2")
-    """Models whose steps are measured; learning alone is that of the small one."""
+    """Models whose steps are measured; the learning step alone is measured with the small one."""
     groups: int = 4
-    """Groups of eight of the learning step alone."""
+    """Number of groups of eight in the learning step alone."""
     targets: bool = True
-    """Fail when a target is missed."""
+    """Exit with status 1 if a target is missed."""
     out: Path = HERE / "results" / "train.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 def mixed(groups: int) -> Packed:
-    """Rows of many lengths."""
+    """Return rows of many lengths."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(groups):
@@ -85,28 +86,30 @@ def mixed(groups: int) -> Packed:
 
 
 def learn_packed(model: Any, packed: Packed) -> None:
-    """Gradients as the trainer makes them."""
+    """Compute the gradients as the trainer does."""
     for micro in micro_batches(model, packed, 4096):
         token_logprobs(model, micro).logprobs_N.sum().backward()
 
 
 def learn_padded(model: Any, packed: Packed) -> None:
-    """Gradients as one writes them down: rows in the order in which they come, with all their logits."""
+    """Compute the gradients in the simplest way: padded rows in their given order, with all their logits."""
     for first in range(0, len(packed.lengths), ROWS):
         micro = packed.select(range(first, min(first + ROWS, len(packed.lengths))))
         rows = torch.split(micro.ids_N, micro.lengths.tolist())
         ids_RL = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         mask_RL = torch.arange(ids_RL.shape[1]) < micro.lengths[:, None]
         logits_RLV = model(input_ids=ids_RL, attention_mask=mask_RL.long()).logits[:, :-1]
-        said = -torch.nn.functional.cross_entropy(logits_RLV.flatten(0, 1), ids_RL[:, 1:].flatten(), reduction="none")
+        logprobs = -torch.nn.functional.cross_entropy(
+            logits_RLV.flatten(0, 1), ids_RL[:, 1:].flatten(), reduction="none"
+        )
         chosen_RL = torch.nn.utils.rnn.pad_sequence(
             list(torch.split(micro.sampled_N, micro.lengths.tolist())), batch_first=True
         )
-        (said * chosen_RL[:, 1:].flatten()).sum().backward()
+        (logprobs * chosen_RL[:, 1:].flatten()).sum().backward()
 
 
 def alone(options: Options) -> dict[str, Any]:
-    """CPU seconds of one batch's gradients, in either way."""
+    """Return the CPU seconds for the gradients of one batch, in both ways."""
     model, packed = build().eval(), mixed(options.groups)
     ways: dict[str, Callable[[Any, Packed], None]] = {"packed": learn_packed, "padded": learn_padded}
     found: dict[str, list[float]] = {name: [] for name in ways}
@@ -131,7 +134,7 @@ def alone(options: Options) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     torch.set_num_threads(1)
     report, tables, targets = Report(options), {}, []
@@ -150,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             def ask(side: Side, way: str) -> dict[str, float]:
                 more = {"rows": TRL_ROWS[case.model]} if side.name == "trl" else {}  # noqa: B023
-                return side.ask("train", asked=asdict(case), begin=next(number), **more)  # noqa: B023
+                return side.ask("train", case_values=asdict(case), begin=next(number), **more)  # noqa: B023
 
             found = around(sides, [("palaestra", "step"), ("trl", "step")], options.rounds, ask, ["palaestra"])
             columns = {

@@ -1,8 +1,9 @@
-"""Search and browsing against their targets: `make bench-web`
+"""Measure search and browsing, and compare them with their targets: `make bench-web`
 
-Search through the tool at 100,000 and a million passages, and known items of a real documentation; the text browser's
-actions, its memory and its longest pages; an action of the real browser beside a raw click, and many contexts at once.
-Each part (`on_web`) runs in turn, prints its figures and is written down. Exit status 1 when a target is missed.
+Search goes through the tool over 100,000 and a million passages, and looks for known pages of a real documentation. The
+text browser's actions, memory and longest pages are measured, then the real browser: an action beside a raw click, and
+many contexts at once. Each part (`on_web`) runs in turn, prints its figures and writes them to the file. Exit status 1
+when a target is missed.
 """
 
 import os
@@ -22,26 +23,26 @@ Part = Literal["search", "text_browser", "chromium"]
 
 @dataclass(frozen=True)
 class Options:
-    """Search, the text browser and the real browser."""
+    """Measure search, the text browser and the real browser."""
 
     parts: tuple[Part, ...] = ("search", "text_browser", "chromium")
-    """What is measured."""
+    """Parts that are measured."""
     targets: bool = True
-    """Fail when a target is missed."""
+    """Exit with status 1 if a target is missed."""
     out: Path = Path(__file__).resolve().parent / "results" / "web.json"
-    """Where the figures go."""
+    """File for the figures."""
 
 
 def main() -> int:
-    """Measure, print and write down."""
+    """Measure, print the figures and write them as JSON. Return the exit status."""
     options = tyro.cli(Options, description=__doc__)
-    report, found, targets = Report(options), dict[str, Any](), list[dict[str, Any]]()
+    report, figures, targets = Report(options), dict[str, Any](), list[dict[str, Any]]()
     for part in options.parts:
-        found[part], judged = import_module(f"on_web.{part}").measure()
-        print(f"{part}\n{laid_out(found[part])}", flush=True)
+        figures[part], judged = import_module(f"on_web.{part}").measure()
+        print(f"{part}\n{laid_out(figures[part])}", flush=True)
         targets += judged
-        report.write(found, targets)
-    return report.conclude(found, targets)
+        report.write(figures, targets)
+    return report.conclude(figures, targets)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ class Arena(Protocol):
     def send(self, actions: Mapping[int, str]) -> None:
         """Send the agent's next turn to each of these slots: a text, an `AgentTurn`, or a `TooLong`.
 
-        An arena may have a method `more()`, which returns the events of further turns that an episode asks for while
-        its first one is not answered. Each of them is answered by a `send` of its own.
+        An arena may have an attribute `parallel`. Where it is True, the method `more()` returns the events of further
+        turns that an episode asks for while its first one is not answered. Each is answered by a `send` of its own.
         """
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
@@ -173,4 +173,4 @@ class TrainedEngine(Engine, Protocol):
         """Allocate again the memory that `release` freed."""
 
     def health(self) -> str:
-        """Return the engine's fault within a few seconds; "" if it works. A run calls this before it begins."""
+        """Return the engine's fault within a few seconds, or "" if it works."""

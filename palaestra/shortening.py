@@ -1,4 +1,4 @@
-"""Cut texts and dialogues to a length, with a note at each cut.
+"""Cut texts and dialogues to a length, with a note at each cut; spell out control characters.
 
 Lengths are in characters, since a reader may have any tokenizer.
 """
@@ -74,3 +74,10 @@ def level_of(sizes: Sequence[int], room: int) -> int:
     while left and left[0] * len(left) <= room:
         room -= left.pop(0)
     return max(room, 0) // len(left) if left else max(sizes, default=0)
+
+
+def visible(text: str) -> str:
+    """Return the text with control characters spelled out: a model's text must not move a terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text)

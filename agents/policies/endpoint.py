@@ -49,8 +49,6 @@ class EndpointPolicy(BackgroundEngine):
         self._native = native_tools
         self._seed = seed
         self._guard = guard
-        self.held_back = 0
-        """Count of episodes that the guard has ended."""
 
     def __repr__(self) -> str:
         return f"EndpointPolicy({self._endpoint!r})"
@@ -110,7 +108,6 @@ class EndpointPolicy(BackgroundEngine):
                 messages = [*request.start.without_prefix(request.messages), {"role": "assistant", "content": text}]
                 verdict = await self._guard.verdict(messages, request.tools)
                 if verdict.score < self._guard.below:
-                    self.held_back += 1
                     log.warning("task %s: %s", request.start.task, held_back_message(verdict, self._guard.below))
                     return Completion(ticket, text="", cut=True)
             return Completion(ticket, text=text, cut=answer.cut)

@@ -20,6 +20,7 @@ from palaestra.episode import Message, Start
 from palaestra.errors import UsageError
 from palaestra.formats import Format, ParsedCall
 from palaestra.protocols import Completion, Request
+from palaestra.shortening import visible
 
 _HELP = (
     "Your turn ends with an empty line or Ctrl-D. /call NAME key=value ... calls a tool; a turn without a call is the "
@@ -130,14 +131,6 @@ class HumanPolicy:
             else:
                 text_lines.append(line)
         return self._form.render(calls, "\n".join(text_lines)) if calls else "\n".join(text_lines)
-
-
-def visible(text: str) -> str:
-    """Return the text with control characters escaped, so that it cannot move the cursor of a terminal.
-
-    This is a copy of the function in `envs.core.transcript`, which this package may not import.
-    """
-    return "".join(letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _line(message: Message) -> str:

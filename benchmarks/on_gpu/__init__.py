@@ -1,1 +1,1 @@
-"""The parts of `make bench-gpu`: what is measured, one file for each question. `gpu.py` asks them and judges."""
+"""The parts of `make bench-gpu`, one file for each. `gpu.py` runs them and checks the targets."""

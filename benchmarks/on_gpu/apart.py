@@ -1,6 +1,6 @@
-"""A part in a process of its own: what breaks it, or never ends, breaks no other part, and its memory is given back.
+"""Run a part in a separate process: a crash or a hang affects no other part, and its memory is freed at the end.
 
-The processes come from one that has loaded torch and has not touched the GPU, so each begins within a second.
+The processes are forked from one that has loaded torch and has not used the GPU, so each starts within a second.
 """
 
 import multiprocessing
@@ -18,11 +18,11 @@ _LOADED = [
 
 
 class Failed(Exception):
-    """A part without figures, and why."""
+    """Error of a part that gave no figures, with the reason."""
 
 
 def apart(part: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-    """What a function gives, which must be found by its module's name."""
+    """Return the result of a function, which a separate process imports by its module's name."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_LOADED)
     ours, theirs = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""The planned attention beside plain attention in float64, forward and backward, at each depth of shared prefixes."""
+"""Compare planned attention with plain attention in float64, forward and backward, at each depth of shared prefixes."""
 
 from typing import Any
 
@@ -15,11 +15,13 @@ _ROWS = {
     1: ([900, 600, 800], [0, 400, 400]),
     2: ([900, 950, 700, 800], [0, 600, 300, 500]),
 }
-"""By depth: lengths of sorted rows, and how many tokens each shares with the row before."""
+"""By depth: lengths of the sorted rows, and the number of tokens that each shares with the row before."""
 
 
 def attention(shape: Shape, device: torch.device) -> dict[str, Any]:
-    """Largest difference of outputs and gradients, by the largest value, for both types; and whether a model shares."""
+    """Return the largest difference of outputs and gradients, divided by the largest value, for both types; and whether
+    a model shares prefixes.
+    """
     figures: dict[str, Any] = {}
     for dtype in (torch.bfloat16, torch.float32):
         name = str(dtype).removeprefix("torch.")
@@ -49,7 +51,7 @@ def _gap(shape: Shape, layout: Layout, device: torch.device, dtype: torch.dtype)
 
 
 def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Attention by its formula: each token of a row attends to all before it in that row."""
+    """Compute attention by its formula: each token of a row attends to itself and to all before it in the row."""
     sees = torch.zeros(layout.size, layout.size, dtype=torch.bool)
     for places in map(torch.from_numpy, layout.places):
         sees[places[:, None], places[None]] |= torch.ones(len(places), len(places), dtype=torch.bool).tril()

@@ -1,6 +1,7 @@
-"""Whole steps of GRPO with tools, played by a vLLM server that the run starts on the same device.
+"""Measure whole steps of GRPO with tools, played by a vLLM server that the run starts on the same device.
 
-The model has random weights, so no turn ends by itself: each ends at a length that is drawn with a long tail.
+The model has random weights, so no turn ends by itself: each ends at a length that is drawn from a long-tailed
+distribution.
 """
 
 import statistics
@@ -17,9 +18,9 @@ import numpy as np
 import torch
 
 import palaestra
-from on_gpu.answers import ENV_ID, WORDS, said
+from on_gpu.answers import ENV_ID, WORDS, words
 from on_gpu.memory import Peak, outside_of_torch
-from on_gpu.settings import settled, told
+from on_gpu.settings import chosen_settings, settled
 from on_gpu.shapes import Shape, Work
 from palaestra import Completion, Request
 from palaestra.agents.local_model import serve
@@ -30,13 +31,13 @@ from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.setup.choose_engine import vllm_engine
 
 _RESULT_TOKENS = 32
-"""Of a tool's result with what a template puts around it, at most."""
+"""Maximum tokens of a tool's result with the template's text around it."""
 _SPREAD = 0.8
 """Sigma of the log-normal lengths of turns."""
 
 
 def engine(shape: Shape, device: torch.device, python: str) -> dict[str, Any]:
-    """Play with tools, learn, publish: `train` itself. The first step warms up."""
+    """Run `train` itself: play with tools, learn, publish. The first step is the warm-up."""
     work = shape.work
     longest = work.prompt_tokens + work.turns * (work.turn_tokens + _RESULT_TOKENS) + _RESULT_TOKENS
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +55,7 @@ def engine(shape: Shape, device: torch.device, python: str) -> dict[str, Any]:
             steps=work.steps,
         )
         play, peak, model = fit.config.play, Peak(device), shape.build(device)
-        tokenizer = tiny_tokenizer([said(1000, 0), *WORDS])
+        tokenizer = tiny_tokenizer([words(1000, 0), *WORDS])
         export(model, tokenizer, Path(folder))
         local = serve(model, tokenizer, slots=play.slots, engine=partial(_ending_turns, work, fit.config))
         options = {"turns": work.turns, "prompt_tokens": work.prompt_tokens, "wait_seconds": work.wait_seconds}
@@ -67,7 +68,7 @@ def engine(shape: Shape, device: torch.device, python: str) -> dict[str, Any]:
         ):
             local.agent.engine.check(tokenizer, longest)
             found = [step.metrics for step in train_learner(Learner(local.agent, model, fit.config), arena)][1:]
-            figures = _figures(found) | {"transfer": transfer, "settings": told(fit.config)}
+            figures = _figures(found) | {"transfer": transfer, "settings": chosen_settings(fit.config)}
             if device.type == "cuda":
                 figures |= {"server_bytes": outside_of_torch(device)}
                 local.agent.engine.release()
@@ -94,7 +95,7 @@ def _figures(found: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def _ending_turns(work: Work, config: Any, model: Any, stops: Any, **options: Any) -> Any:
-    """The run's engine. A turn that has come to its length has ended, as if the model had said so."""
+    """Return the run's engine. A turn that reaches its drawn length ends as if the model had ended it."""
     made = vllm_engine(config, model, stops, **options)
     submit, poll = made.submit, made.poll
 

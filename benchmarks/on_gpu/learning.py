@@ -1,6 +1,6 @@
-"""One optimizer step over long rows of which groups share the beginning, and the memory that it takes.
+"""Measure one optimizer step over long rows whose groups share a prefix, and the memory that it takes.
 
-Rates count what a model must compute, and nothing that checkpointing computes again.
+Rates count the operations that a model needs, without those that checkpointing repeats.
 """
 
 import time
@@ -11,7 +11,7 @@ import torch
 
 from on_gpu.memory import Peak
 from on_gpu.rates import wait_for
-from on_gpu.settings import settled, told
+from on_gpu.settings import chosen_settings, settled
 from on_gpu.shapes import Shape
 from palaestra import Attempt, Ending, Episode, Start, Task, TokenRow
 from palaestra.agents import Agent
@@ -22,7 +22,9 @@ from palaestra.trainers.learn.update import update
 
 
 def learning(shape: Shape, device: torch.device, matrix_flops: float | None, scale: dict[str, Any]) -> dict[str, Any]:
-    """Seconds, rate and peak of a step with these settings of `scale`; the second of two steps counts."""
+    """Return the seconds, rate and memory peak of a step with these settings of `scale`; the second of two steps
+    counts.
+    """
     work = shape.work
     fit = settled(
         shape,
@@ -51,7 +53,7 @@ def learning(shape: Shape, device: torch.device, matrix_flops: float | None, sca
         "tokens_per_second": work.group * work.long_tokens / took,
         "model_flops": flops,
         "optimizer_steps": metrics["optimizer_steps"],
-        "settings": told(fit.config),
+        "settings": chosen_settings(fit.config),
     }
     if matrix_flops:
         figures["share_of_matrix_rate"] = flops / matrix_flops
@@ -61,7 +63,7 @@ def learning(shape: Shape, device: torch.device, matrix_flops: float | None, sca
 
 
 def _rows(shape: Shape) -> Batch:
-    """One group: rows of one turn after the same prompt, sampled by weights that are no longer known."""
+    """Return one group: rows of one turn after the same prompt, with log-probs of unknown weights."""
     work, rng = shape.work, np.random.default_rng(0)
     sampled = np.arange(work.long_tokens) >= work.shared_tokens
     beginning, played = rng.integers(1, shape.words, work.shared_tokens), []

@@ -1,4 +1,4 @@
-"""The most memory that a part held on a GPU, beside what the memory estimate says of it.
+"""Measure the peak memory of a part on a GPU, and compare it with the memory estimate.
 
 Left out: the memory of a CPU, which `make test` compares with the estimate by torch's profiler.
 """
@@ -12,7 +12,7 @@ from palaestra.trainers.scale.memory_estimate import Part
 
 
 class Peak:
-    """From its making to `read`."""
+    """Peak memory between the creation of this object and `read`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -22,8 +22,8 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(device)
 
     def read(self, predicted: Sequence[Part], *, alone: bool = True) -> dict[str, float]:
-        """Bytes that were held at most, and bytes that were predicted; where this process is `alone` on the GPU, with
-        those that lie outside of torch.
+        """Return the peak and the predicted bytes; if this process is `alone` on the GPU, both include the bytes
+        outside of torch.
         """
         figures = {"predicted_bytes": float(sum(part.size for part in predicted))}
         if self._device.type != "cuda":
@@ -33,7 +33,7 @@ class Peak:
 
 
 def outside_of_torch(device: torch.device) -> float:
-    """Bytes that are not free, and not this process's torch's: of its libraries, and of other processes."""
+    """Return the used bytes that torch in this process has not allocated: those of libraries and of other processes."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return float(total - free - torch.cuda.memory_reserved(device))

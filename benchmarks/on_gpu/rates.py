@@ -1,4 +1,4 @@
-"""What a device can do, by plain torch: everything else is measured by it."""
+"""Measure the speed of a device with plain torch, as the reference for all other rates."""
 
 import statistics
 import time
@@ -10,11 +10,11 @@ from on_gpu.shapes import Work
 
 _BURSTS = 5
 _CALLS = 10
-"""Of one burst: launching one call costs nothing where the one before still runs."""
+"""Number of calls of one burst: a launch takes no time while the call before still runs."""
 
 
 def rates(work: Work, device: torch.device) -> dict[str, float | str]:
-    """Its name, and matrix products in FLOPs a second."""
+    """Return the device's name, and its rate of matrix products in FLOPs per second."""
     side = work.matrix
     left, right = (torch.randn((side, side), device=device, dtype=torch.bfloat16) for _ in range(2))
     product = torch.empty_like(left)
@@ -25,13 +25,13 @@ def rates(work: Work, device: torch.device) -> dict[str, float | str]:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Of one call, the median over bursts."""
+    """Return the seconds of one call, the median over bursts."""
     found = []
     for burst in range(_BURSTS + 1):
         wait_for(device)

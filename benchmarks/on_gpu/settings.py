@@ -1,4 +1,4 @@
-"""The settings with which a part runs: those that `train` would choose for what is free on the device."""
+"""The settings of a part: those that `train` would choose for the free memory of the device."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,22 +18,22 @@ from palaestra.trainers.scale.fit_memory import Fitted, fitted
 
 @dataclass(frozen=True, slots=True)
 class Drawn(Successes):
-    """Every row is learned from, whatever its reward."""
+    """Advantages that are random numbers, so that every row is trained on, whatever its reward."""
 
     def __call__(self, batch: Batch, scores: BatchScores) -> np.ndarray:
-        """One number an episode."""
+        """Return one number per episode."""
         return np.random.default_rng(batch.number).standard_normal(len(batch.rewards))
 
 
 def settled(shape: Shape, device: torch.device, **changes: Any) -> Fitted:
-    """What a run with this model would be on this device, and its memory estimate."""
+    """Return the config of a run with this model on this device, and its memory estimate."""
     plain = {"num_mini_batches": 1, "precision": "bfloat16", "device": device.type}
     config = grpo_config(ENV_ID, Recipe("grpo-tcr", advantage=Drawn()), **{**plain, **changes})
     return fitted(config, shape.config(), room_of(device))
 
 
-def told(config: GRPOConfig) -> dict[str, Any]:
-    """What was chosen to make it fit."""
+def chosen_settings(config: GRPOConfig) -> dict[str, Any]:
+    """Return the settings that were chosen to make the run fit."""
     scale = config.scale
     return {
         "micro_batch_tokens": config.optimizer.micro_batch_tokens,

@@ -1,4 +1,4 @@
-"""Models with random weights in the shapes of Qwen3, how much work they are given, and what that costs in theory."""
+"""Models with random weights in the shapes of Qwen3, the amount of work of each, and its theoretical cost."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,33 +11,33 @@ from palaestra.agents.local_model import cast_weights
 
 @dataclass(frozen=True)
 class Work:
-    """What a shape is given to do."""
+    """Amount of work of a shape."""
 
     group: int = 16
-    """Rows with the same prompt: episodes of a group in whole steps, and all rows of learning alone."""
+    """Number of rows with the same prompt: the episodes of a group in whole steps, and all rows in learning alone."""
     long_tokens: int = 8192
-    """Of a row, in learning alone."""
+    """Tokens of a row in learning alone."""
     shared_tokens: int = 2048
-    """Of these, the prompt."""
+    """Tokens of the prompt among these."""
     prompts: int = 16
-    """Groups of a whole step."""
+    """Number of groups of a whole step."""
     prompt_tokens: int = 512
     turns: int = 3
     median_tokens: int = 256
-    """Of a turn; lengths have a long tail."""
+    """Median tokens of a turn; lengths have a long tail."""
     turn_tokens: int = 1024
-    """Of the longest turn."""
+    """Tokens of the longest turn."""
     wait_seconds: float = 0.05
-    """That a tool takes between two turns."""
+    """Seconds of a tool call between two turns."""
     steps: int = 2
-    """Whole steps; the first warms up and does not count."""
+    """Number of whole steps; the first is the warm-up and does not count."""
     matrix: int = 8192
-    """Side of the square matrices whose product is timed."""
+    """Size of the square matrices whose product is timed."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen3, as far as its size goes. Heads are 128 wide and embeddings are tied, unless said otherwise."""
+    """Size of a Qwen3 model. By default heads have width 128 and embeddings are tied."""
 
     hidden: int
     intermediate: int
@@ -49,7 +49,7 @@ class Shape:
     work: Work = Work()
 
     def config(self) -> Qwen3Config:
-        """As transformers has it."""
+        """Return the config as transformers has it."""
         return Qwen3Config(
             vocab_size=self.words,
             hidden_size=self.hidden,
@@ -66,7 +66,7 @@ class Shape:
         )
 
     def build(self, device: torch.device) -> Any:
-        """The model in bfloat16."""
+        """Return the model in bfloat16."""
         torch.manual_seed(0)
         with device:
             model: Any = AutoModelForCausalLM.from_config(self.config(), dtype=torch.bfloat16)
@@ -74,14 +74,14 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All weights; the embedding is the output layer, and counts once."""
+        """Return the number of weights; the embedding is also the output layer, and counts once."""
         heads = self.heads * self.head_dim
         attention = self.hidden * (2 * heads + 2 * self.key_heads * self.head_dim) + 2 * self.head_dim
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.words * self.hidden + self.hidden
 
     def learning_flops(self, rows: int, tokens: int, shared: int) -> float:
-        """Of the forward and backward pass over rows that begin with the same tokens, which are computed once."""
+        """Return the FLOPs of the forward and backward pass over rows with a common prefix, which is computed once."""
         own = tokens - shared
         pairs = shared**2 / 2 + rows * (own**2 / 2 + own * shared)  # Causal: half of all pairs within a part.
         return 6.0 * self.parameters * (shared + rows * own) + 12 * self.layers * pairs * self.heads * self.head_dim

@@ -1,1 +1,1 @@
-"""What `benchmarks/plan.py` measures and fits."""
+"""Measurements that `benchmarks/plan.py` fits."""

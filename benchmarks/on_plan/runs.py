@@ -25,18 +25,18 @@ from palaestra.trainers.setup.cold_start import cold_started
 
 PROMPTS, GENERATIONS = 16, 8
 WARM, STEPS = 2, 7
-"""Steps that no mean counts, and all steps."""
+"""Number of first steps that no mean includes, and number of all steps."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One run."""
+    """Settings of one run."""
 
     processes: int
-    """1: the engine is the trainer's own process; 2: it is another."""
+    """1 if the engine runs in the trainer's process, 2 if it has its own."""
     tool_ms: float
     ahead: int
-    """Batches played ahead of the learner."""
+    """Number of batches that are played ahead of the learner."""
     slots: int
 
     def __str__(self) -> str:
@@ -45,13 +45,15 @@ class Setting:
 
 
 def settings(slots: tuple[int, ...]) -> list[Setting]:
-    """One and two processes by turns, and two ahead, each with two tools and all these numbers of slots."""
+    """Return the settings: one and two processes in turns, and two with play ahead, each with both tools and all these
+    numbers of slots.
+    """
     ways = ((1, 0), (2, 0), (2, 1))
     return [Setting(n, tool, ahead, width) for n, ahead in ways for tool in (0.0, 50.0) for width in slots]
 
 
 def trained(folder: Path) -> Path:
-    """A tiny agent that uses its tools, so that episodes have several turns."""
+    """Make a tiny agent that uses its tools, so that episodes have several turns."""
     config = tiny_config(ENV, steps=5)
     local = cold_started(config).local
     with closing(palaestra.arena(ENV, config.play.slots)) as arena:
@@ -62,9 +64,8 @@ def trained(folder: Path) -> Path:
 
 
 def timed(setting: Setting, local: LocalModel, folder: Path) -> tuple[dict[str, Any], list[PlannedEpisode]]:
-    """Seconds of the steps of one run, and the episodes that it played.
-
-    The learning rate is so small that all runs play the same distribution of episodes.
+    """Return the seconds of the steps of one run, and its episodes. The learning rate is so small that the distribution
+    of episodes is the same in all runs.
     """
     config = tiny_config(
         ENV,
@@ -94,18 +95,18 @@ def timed(setting: Setting, local: LocalModel, folder: Path) -> tuple[dict[str, 
 
 
 def measure(
-    asked: Sequence[Setting], folder: Path, minutes: float
+    settings: Sequence[Setting], folder: Path, minutes: float
 ) -> Iterator[tuple[dict[str, Any], list[PlannedEpisode]]]:
-    """All settings in turn, again and again until the time is over; each at least once."""
+    """Measure all settings in turn, repeatedly until the time is over, each at least once."""
     until = time.monotonic() + 60 * minutes
-    widest = max(setting.slots for setting in asked)
+    widest = max(setting.slots for setting in settings)
     with ExitStack() as stack:
         models = {}
         for processes, engine in ((1, TorchEngine), (2, engine_maker())):
             models[processes] = load(str(folder), slots=widest, device="cpu", engine=engine)
             stack.enter_context(closing(models[processes].agent.engine))
-        for number, setting in enumerate(cycle(asked)):
-            if number >= len(asked) and time.monotonic() > until:
+        for number, setting in enumerate(cycle(settings)):
+            if number >= len(settings) and time.monotonic() > until:
                 return
             found = timed(setting, models[setting.processes], folder)
             print(f"{setting}: {statistics.mean(found[0]['step']):.3f} s a step", file=sys.stderr, flush=True)

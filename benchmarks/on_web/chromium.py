@@ -1,8 +1,8 @@
-"""The real browser: an action beside a raw click of Playwright, many contexts at once, and the memory of one.
+"""Measure the real browser: an action beside a raw click of Playwright, many contexts at once, and the memory of one.
 
-An action is a click and the observation after it, through a session as tools use it; a raw click is Playwright's own on
-the same page of the same browser, which observes nothing. They take turns, so that whatever else the machine does meets
-both. CPU is that of this process and of all below it: driver, browser, renderers. Left out: networks.
+An action is a click and the observation after it, through a session as tools use it. A raw click is Playwright's own,
+on the same page of the same browser, without an observation. They alternate, so that other load on the machine affects
+both. CPU time is that of this process and of all below it: driver, browser, renderers. Left out: networks.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from palaestra.envs.browser.site import Pages
 from palaestra.errors import Broken, ToolError
 
 ACTION_RATIO = 1.5
-"""Most wall time of an action, by that of a raw click."""
+"""Largest wall time of an action, divided by that of a raw click."""
 CONTEXTS = 16
 TICK = os.sysconf("SC_CLK_TCK")
 HOST, HOME = "bench.test", "http://bench.test/"
@@ -29,7 +29,7 @@ WORDS = "a page of documentation with prose, links and a button that counts how 
 
 
 def page(size: int) -> str:
-    """A page with a button that counts, then sections with links up to so many bytes."""
+    """Return a page of about this many bytes: a button that counts, then sections with links."""
     head = "<title>Page</title><h1>Page</h1><button id=b onclick='this.textContent = 1 + +this.textContent'>0</button>"
     part = f"<section><h2>Section</h2><p>{WORDS}<a href='/x'>a link</a> {WORDS}</p><ul><li>item</ul></section>"
     return head + part * max((size - len(head)) // len(part), 0)
@@ -41,18 +41,18 @@ PAGES = Pages({"/": page(1_000), "/large": page(44_000)})
 def measure(
     rounds: int = 40, contexts: int = CONTEXTS, actions: int = 10
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The figures, and the targets."""
+    """Return the figures and the targets."""
     browser = ChromiumBrowser(max_contexts=max(32, contexts))
     try:
-        found = asyncio.run(_measured(browser, rounds, contexts, actions))
+        figures = asyncio.run(_measured(browser, rounds, contexts, actions))
     finally:
         browser.close()
     targets = [
-        target("chromium: an action on a page of 1 KB, by a raw click", found["1 KB"]["ratio"], most=ACTION_RATIO),
-        target("chromium: an action on a page of 44 KB, by a raw click", found["44 KB"]["ratio"], most=ACTION_RATIO),
-        target(f"chromium: failures of {contexts} contexts at once", found["at once"]["failures"], most=0),
+        target("chromium: an action on a page of 1 KB, by a raw click", figures["1 KB"]["ratio"], most=ACTION_RATIO),
+        target("chromium: an action on a page of 44 KB, by a raw click", figures["44 KB"]["ratio"], most=ACTION_RATIO),
+        target(f"chromium: failures of {contexts} contexts at once", figures["at once"]["failures"], most=0),
     ]
-    return found, targets
+    return figures, targets
 
 
 async def _measured(browser: ChromiumBrowser, rounds: int, contexts: int, actions: int) -> dict[str, Any]:
@@ -60,17 +60,17 @@ async def _measured(browser: ChromiumBrowser, rounds: int, contexts: int, action
     session = browser.session({HOST: PAGES})
     await session.open(HOME)
     first = time.perf_counter() - begun
-    found: dict[str, Any] = {"first page of a process, s": round(first, 2)}
+    figures: dict[str, Any] = {"first page of a process, s": round(first, 2)}
     for name, url in (("1 KB", HOME), ("44 KB", f"{HOME}large")):
         await session.open(url)
-        found[name] = await _beside_raw(browser, session, rounds)
+        figures[name] = await _beside_raw(browser, session, rounds)
     session.close()
-    found["at once"] = await _at_once(browser, contexts, actions)
-    return found
+    figures["at once"] = await _at_once(browser, contexts, actions)
+    return figures
 
 
 async def _beside_raw(browser: ChromiumBrowser, session: Any, rounds: int) -> dict[str, float]:
-    """Actions and raw clicks by turns."""
+    """Measure actions and raw clicks in turn."""
     raw_page = session._tab.page
 
     async def raw() -> None:
@@ -98,7 +98,7 @@ async def _beside_raw(browser: ChromiumBrowser, session: Any, rounds: int) -> di
 
 
 async def _at_once(browser: ChromiumBrowser, contexts: int, actions: int) -> dict[str, float]:
-    """So many episodes at the same time."""
+    """Run this many episodes at the same time."""
     sessions = [browser.session({HOST: PAGES}) for _ in range(contexts)]
     failures = 0
 
@@ -132,20 +132,20 @@ async def _at_once(browser: ChromiumBrowser, contexts: int, actions: int) -> dic
 
 
 async def _memory(browser: ChromiumBrowser, session: Any) -> int:
-    """Bytes that the browser's processes have for themselves."""
+    """Return the private bytes of the browser's processes."""
     return await browser._loop.outcome(memory(session._place[0]), 30, blocking=False)
 
 
 def spent() -> float:
-    """CPU seconds of this process and of those below it that run."""
-    found: dict[int, tuple[int, float]] = {}
+    """Return the CPU seconds of this process and of the running processes below it."""
+    processes: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        found[int(path.parent.name)] = (int(fields[1]), (int(fields[11]) + int(fields[12])) / TICK)
+        processes[int(path.parent.name)] = (int(fields[1]), (int(fields[11]) + int(fields[12])) / TICK)
     mine = {os.getpid()}
-    while more := {pid for pid, (parent, _) in found.items() if parent in mine} - mine:
+    while more := {pid for pid, (parent, _) in processes.items() if parent in mine} - mine:
         mine |= more
-    return sum(found[pid][1] for pid in mine if pid in found)
+    return sum(processes[pid][1] for pid in mine if pid in processes)

@@ -1,10 +1,9 @@
-"""What a search costs through the tool, and whether it finds: part of `make bench-web`.
+"""Measure the cost of a search through the tool, and whether it finds known pages: part of `make bench-web`.
 
-Passages are made of words drawn by Zipf's law, queries of rare words of one passage each, no two alike, with nothing
-remembered. Each step runs in a process of its own, whose CPU time and memory are told beside the wall time. Known
-items are the headings of Debian's python3-doc: each must bring its page among the first ten.
-
-Left out: peers' engines (the search page names the measurements that chose this one).
+Passages are made of words with Zipf's distribution. Each query has rare words of one passage; no two are alike, and no
+cache is used. Each step runs in a separate process, whose CPU time and memory are reported beside the wall time. Known
+items are the headings of Debian's python3-doc: each must bring its page among the first ten results. Left out: peers'
+engines (the search page names the measurements by which this one was chosen).
 """
 
 import json
@@ -30,62 +29,62 @@ from palaestra.episode import Call, Status, Task
 from palaestra.formats import ParsedCall
 
 WORDS, EXPONENT, LENGTH = 300_000, 1.05, 100
-"""The vocabulary, how steep it falls, and words of a passage."""
+"""Size of the vocabulary, exponent of its distribution, and words per passage."""
 COMMON = 100
-"""The commonest words, of which no query has one."""
+"""Number of the most frequent words, which no query contains."""
 QUERIES = 4000
 DOCUMENTATION = "python3-doc"
 P50_MS, P99_MS, PER_SECOND = 0.4, 8.0, 2500
-"""At 100,000 passages."""
+"""Targets at 100,000 passages."""
 P50_MS_MILLION = 1.5
 _TASK, _RNG = Task(""), np.random.default_rng(0)
 FOUND = 0.9
-"""Least share of headings whose page is among the first ten."""
+"""Smallest share of headings whose page is among the first ten results."""
 
 
 def measure(
     sizes: tuple[int, ...] = (100_000, 1_000_000), queries: int = QUERIES
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Figures by the number of passages and those of known items, and the targets."""
-    found: dict[str, Any] = {}
+    """Return the figures by number of passages, those of known items, and the targets."""
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             corpus, index = Path(folder) / f"{size}.jsonl", Path(folder) / f"{size}"
-            asked = _apart(_write, corpus, size, queries)["queries"]
+            titles = _apart(_write, corpus, size, queries)["queries"]
             made = _apart(_build, corpus, index)
             corpus.unlink()
             made["disk_mb"] = sum(file.stat().st_size for file in index.rglob("*") if file.is_file()) / 1e6
-            found[f"{size:,}"] = {"build": made, "ask": _apart(_ask, index, asked)}
-        found["known items"] = _apart(known_items, Path(folder))
-    return found, list(targets(found))
+            figures[f"{size:,}"] = {"build": made, "ask": _apart(_ask, index, titles)}
+        figures["known items"] = _apart(known_items, Path(folder))
+    return figures, list(targets(figures))
 
 
-def targets(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What was found and what was wanted."""
-    small, large = (found.get(size, {}).get("ask", {}) for size in ("100,000", "1,000,000"))
+def targets(figures: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield each figure with its target."""
+    small, large = (figures.get(size, {}).get("ask", {}) for size in ("100,000", "1,000,000"))
     yield target("search, 100,000 passages: p50 ms", small.get("p50_ms"), most=P50_MS)
     yield target("search, 100,000 passages: p99 ms", small.get("p99_ms"), most=P99_MS)
     yield target("search, 100,000 passages: queries a CPU second", small.get("per_cpu_second"), least=PER_SECOND)
     yield target("search, 1,000,000 passages: p50 ms", large.get("p50_ms"), most=P50_MS_MILLION)
-    yield target("known items: pages among the first ten", found["known items"].get("found"), least=FOUND)
+    yield target("known items: pages among the first ten", figures["known items"].get("found"), least=FOUND)
 
 
 def _apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """What a fresh process finds, with its memory."""
+    """Return the result of a function in a new process, with that process's memory."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        found: dict[str, Any] = pool.submit(_weighed, work, arguments).result()
-        return found
+        figures: dict[str, Any] = pool.submit(_weighed, work, arguments).result()
+        return figures
 
 
 def _weighed(work: Callable[..., dict[str, Any]], arguments: tuple[Any, ...]) -> dict[str, Any]:
     begun, cpu = time.perf_counter(), time.process_time()
-    found = work(*arguments)
+    figures = work(*arguments)
     spent = {"seconds": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
-    return spent | found | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return spent | figures | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def word(number: int) -> str:
-    """A word that can be spoken, another one for each number."""
+    """Return a pronounceable word, a different one for each number."""
     letters, number = "", number + 37
     while number:
         number, syllable = divmod(number, 85)
@@ -94,12 +93,12 @@ def word(number: int) -> str:
 
 
 def _write(corpus: Path, size: int, queries: int) -> dict[str, Any]:
-    """Passages in a file, and queries for some of them."""
+    """Write passages to a file; return queries for some of them."""
     rng = np.random.default_rng(0)
     words = np.array([word(number) for number in range(WORDS)], object)
     share = 1 / np.arange(1, WORDS + 1) ** EXPONENT
     bounds = np.cumsum(share / share.sum())
-    asked: dict[str, str] = {}
+    titles: dict[str, str] = {}
     wanted = set(rng.choice(size, min(queries, size), replace=False).tolist())
     with corpus.open("w") as file:
         for first in range(0, size, 10_000):
@@ -109,39 +108,39 @@ def _write(corpus: Path, size: int, queries: int) -> dict[str, Any]:
                 file.write("\n")
                 rare = row[row >= COMMON]
                 if number in wanted and len(rare) >= 5:
-                    asked[" ".join(words[rng.choice(rare, 5, replace=False)])] = f"Passage {number}"
-    return {"queries": asked}
+                    titles[" ".join(words[rng.choice(rare, 5, replace=False)])] = f"Passage {number}"
+    return {"queries": titles}
 
 
 def _build(corpus: Path, index: Path) -> dict[str, Any]:
     return {"documents": build(corpus, index).documents}
 
 
-def _ask(index: Path, asked: dict[str, str]) -> dict[str, Any]:
-    """Each query once, as a call of the tool: its arguments are checked, it is run in place, its result is shown."""
+def _ask(index: Path, titles: dict[str, str]) -> dict[str, Any]:
+    """Run each query once as a call of the tool: check the arguments, run it in place, and render the result."""
     kit = Search(Remembered(EmbeddedIndex(index), entries=0))
-    for query in list(asked)[:100]:
+    for query in list(titles)[:100]:
         called(kit, query, 10)  # What is read for the first time comes from the disk.
-    seconds, found, cpu, begun = [], 0, time.process_time(), time.perf_counter()
-    for query, title in asked.items():
+    seconds, hits, cpu, begun = [], 0, time.process_time(), time.perf_counter()
+    for query, title in titles.items():
         start = time.perf_counter()
         shown = called(kit, query, 10)
         seconds.append(time.perf_counter() - start)
-        found += title in shown
+        hits += title in shown
     wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
     p50, p99 = (np.percentile(seconds, [50, 99]) * 1000).tolist()
     return {
         "p50_ms": p50,
         "p99_ms": p99,
-        "cpu_ms": cpu / len(asked) * 1000,
-        "per_second": len(asked) / wall,
-        "per_cpu_second": len(asked) / cpu,
-        "passage_found": found / len(asked),
+        "cpu_ms": cpu / len(titles) * 1000,
+        "per_second": len(titles) / wall,
+        "per_cpu_second": len(titles) / cpu,
+        "passage_found": hits / len(titles),
     }
 
 
 def called(kit: Search, query: str, topn: int) -> str:
-    """A call in an episode of its own."""
+    """Make a call in a new episode."""
     kit.start(_TASK, _RNG)
     call: Call | Prepared = prepare(ParsedCall("search", {"query": query, "topn": topn}), kit.tools, {}, kit)
     assert isinstance(call, Call) and call.status is Status.OK, call
@@ -152,7 +151,9 @@ def called(kit: Search, query: str, topn: int) -> str:
 
 
 def known_items(folder: Path) -> dict[str, Any]:
-    """The headings of a package of documentation, searched for by their words; why not, where it cannot be had."""
+    """Search for the headings of a documentation package by their words. Return the reason if the package cannot be
+    fetched.
+    """
     if reason := fetch(folder):
         return {"missing": reason}
     root = max(folder.rglob("html"), key=lambda one: len(list(one.glob("**/*.html"))))
@@ -167,20 +168,20 @@ def known_items(folder: Path) -> dict[str, Any]:
 
 
 def headings_of(root: Path) -> dict[str, set[str]]:
-    """Every heading in the body of a page, with the pages that have it."""
+    """Return every heading in the body of a page, with the pages that contain it."""
     from selectolax.lexbor import LexborHTMLParser
 
-    found: dict[str, set[str]] = {}
+    pages_by_heading: dict[str, set[str]] = {}
     for page in sorted(root.rglob("*.html")):
         tree = LexborHTMLParser(page.read_bytes())
         for node in tree.css(", ".join(f"div.body h{level}" for level in range(1, 5))):
             if heading := " ".join(node.text().removesuffix("¶").split()):
-                found.setdefault(heading, set()).add(page.relative_to(root).as_posix())
-    return found
+                pages_by_heading.setdefault(heading, set()).add(page.relative_to(root).as_posix())
+    return pages_by_heading
 
 
 def fetch(folder: Path) -> str:
-    """Unpack the documentation into the folder; why that is impossible here, or ""."""
+    """Unpack the documentation into the folder. Return the reason if that is impossible, otherwise ""."""
     try:
         needed = _run(["apt-cache", "depends", "--important", DOCUMENTATION], folder)
         packages = [DOCUMENTATION, *(line.split()[-1] for line in needed.splitlines() if "Depends:" in line)]
@@ -188,8 +189,8 @@ def fetch(folder: Path) -> str:
         for package in folder.glob("*.deb"):
             _run(["dpkg-deb", "-x", str(package), str(folder / "documentation")], folder)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error).encode()
-        return f"{DOCUMENTATION} could not be fetched with apt-get: {said.decode('utf-8', 'replace').strip()[-200:]}"
+        message = getattr(error, "stderr", None) or str(error).encode()
+        return f"{DOCUMENTATION} could not be fetched with apt-get: {message.decode('utf-8', 'replace').strip()[-200:]}"
     return ""
 
 

@@ -1,9 +1,9 @@
-"""The text browser: actions a second, memory of a session, and the time from a page to its text.
+"""Measure the text browser: actions per second, memory of a session, and the time to convert a page to text.
 
 Actions go through the tools of `WebBrowser` as an episode calls them, in one process on one thread, on sites in this
-process. `pages that others have seen` is a site of SITE_PAGES pages of 4 KB that sessions walk through at random, as
-the members of a group do; on `pages that nobody has seen` each answer differs, so that nothing is kept. All times are
-CPU time. Left out: servers, whose time is their own.
+process. `pages that others have seen` is a site of SITE_PAGES pages of 4 KB that sessions visit at random, like the
+members of a group; on `pages that nobody has seen` each answer differs, so that nothing is cached. All times are CPU
+time. Left out: servers, which have their own time.
 """
 
 import gc
@@ -32,7 +32,7 @@ WORDS = _TEXT.split()
 
 
 def page(size: int, seed: int, extra: str = "") -> str:
-    """A page of documentation, about `size` bytes: prose with links and code, lists, a table, a form."""
+    """Return a page of documentation of about `size` bytes: prose with links and code, lists, a table, a form."""
     rng = random.Random(seed)
 
     def prose(words: int) -> str:
@@ -55,30 +55,30 @@ def page(size: int, seed: int, extra: str = "") -> str:
 
 
 class Shared:
-    """Always the same pages."""
+    """Site whose pages never change."""
 
     pages = [page(PAGE_BYTES, seed) for seed in range(SITE_PAGES)]  # noqa: RUF012
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The page of that number."""
+        """Return the page with the requested number."""
         return SiteResponse(self.pages[int(request.path[1:]) if request.path[1:].isdigit() else 0])
 
 
 class Unseen(Shared):
-    """Another page each time."""
+    """Site whose pages differ at each request."""
 
     count = 0
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The same, with a number of its own."""
+        """Return a page with a new number."""
         Unseen.count += 1
-        found = super().respond(request).body
-        assert isinstance(found, str)
-        return SiteResponse(found.replace("</h1>", f" {Unseen.count}</h1>"))
+        body = super().respond(request).body
+        assert isinstance(body, str)
+        return SiteResponse(body.replace("</h1>", f" {Unseen.count}</h1>"))
 
 
 def kit(site: Shared) -> WebBrowser:
-    """A session."""
+    """Return a new session."""
 
     class Kit(WebBrowser):
         window_tokens = 1000
@@ -96,7 +96,7 @@ def kit(site: Shared) -> WebBrowser:
 
 
 def walk(browser: WebBrowser, rng: random.Random) -> list[Callable[[], Coroutine[Any, Any, str]]]:
-    """Ten actions: half of them lead to a page."""
+    """Take ten actions, half of which open a page."""
     return [
         lambda: browser.open(f"/{rng.randrange(SITE_PAGES)}"),
         lambda: browser.find("price"),
@@ -112,7 +112,7 @@ def walk(browser: WebBrowser, rng: random.Random) -> list[Callable[[], Coroutine
 
 
 def actions_a_second(site: Shared, seconds: float) -> float:
-    """Actions a CPU second."""
+    """Return the actions per CPU second."""
     browser, rng = kit(site), random.Random(0)
     actions = walk(browser, rng)
     for act in actions * 30:
@@ -126,7 +126,7 @@ def actions_a_second(site: Shared, seconds: float) -> float:
 
 
 def session_bytes(sessions: int) -> float:
-    """Resident bytes of a session that has walked."""
+    """Return the resident bytes of a session after some actions."""
     kit(Shared()).close()
     gc.collect()
     before, rng = resident(), random.Random(1)
@@ -140,27 +140,29 @@ def session_bytes(sessions: int) -> float:
 
 
 def resident() -> int:
-    """Bytes of this process."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def page_ms(size: int, rounds: int) -> float:
-    """CPU milliseconds from a page's HTML to its numbered text: the best of the rounds, the median over pages."""
-    found = []
+    """Return the CPU milliseconds to convert a page's HTML to numbered text: the best round of each page, the median
+    over pages.
+    """
+    best_times = []
     for seed in range(10):
         text, times = page(size, seed), []
         for _ in range(rounds):
             begun = time.process_time()
             document._parsed(text)
             times.append((time.process_time() - begun) * 1e3)
-        found.append(min(times))
-    return statistics.median(found)
+        best_times.append(min(times))
+    return statistics.median(best_times)
 
 
 def measure(
     seconds: float = 2.0, sessions: int = 1000, rounds: int = 15
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Figures and targets."""
+    """Return the figures and the targets."""
     figures = {
         "actions_a_cpu_second, pages that others have seen": round(actions_a_second(Shared(), seconds)),
         "actions_a_cpu_second, pages that nobody has seen": round(actions_a_second(Unseen(), seconds)),

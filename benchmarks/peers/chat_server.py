@@ -1,7 +1,7 @@
-"""A server of chat completions that takes 50 ms: it calls the calculator once, and then answers with what that said.
+"""A server of chat completions that answers after 50 ms: first with a call of the calculator, then with its result.
 
-`python chat_server.py SECONDS` prints its port. GET /flight says how many requests were in flight at most, and on
-average while there were any, since it was last asked. Standard library only.
+`python chat_server.py SECONDS` prints its port. GET /flight returns the largest number of requests in flight since the
+last call, and the average while there were any. Standard library only.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ QUESTION = re.compile(r"[-+\d][-+*/\d ().]*[\d)]")
 
 
 class Flight:
-    """Requests that have come and are not answered."""
+    """Requests that are not answered yet."""
 
     def __init__(self):
         self.clear()
@@ -30,7 +30,7 @@ class Flight:
         self.at, self.now = now, self.now + by
         self.peak, self.requests = max(self.peak, self.now), self.requests + (by > 0)
 
-    def told(self):
+    def counts(self):
         mean = self.area / self.seconds if self.seconds else 0.0
         found = {"peak": self.peak, "mean": mean, "requests": self.requests}
         self.clear()
@@ -38,7 +38,7 @@ class Flight:
 
 
 class Answers(asyncio.Protocol):
-    """One connection. Requests on it come one after the other."""
+    """One connection, whose requests come one after another."""
 
     def __init__(self, flight, seconds):
         self.flight, self.seconds, self.data = flight, seconds, b""
@@ -57,7 +57,7 @@ class Answers(asyncio.Protocol):
         self.data = b""
         path = head.split(b" ", 2)[1]
         if path.endswith(b"/flight"):
-            self.send(self.flight.told())
+            self.send(self.flight.counts())
         elif head.startswith(b"GET"):
             self.send({"object": "list", "data": [{"id": "fake", "object": "model"}]})
         else:
@@ -76,19 +76,19 @@ class Answers(asyncio.Protocol):
 
 
 def text_of(message):
-    """Its text, which some clients send in parts."""
+    """Return the text of a message, which some clients send in parts."""
     content = message["content"]
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def turn(messages):
-    """A call of the calculator for a question, and what the calculator said for the answer."""
+    """Return a call of the calculator after a question, or the calculator's result as the answer."""
     message, finish = {"role": "assistant", "content": None}, "stop"
     if messages[-1]["role"] == "tool":
         message["content"] = text_of(messages[-1])
     else:
-        asked = QUESTION.search(text_of(messages[-1]))
-        arguments = json.dumps({"expression": asked[0]})
+        question = QUESTION.search(text_of(messages[-1]))
+        arguments = json.dumps({"expression": question[0]})
         call = {"id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": arguments}}
         message["tool_calls"], finish = [call], "tool_calls"
     return {

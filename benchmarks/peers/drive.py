@@ -1,10 +1,10 @@
-"""What all sides of `make bench-envs` share: the script of an episode, the tool, the clocks, the line to the benchmark.
+"""Code that all sides of `make bench-envs` share: the script of an episode, the tool, the clocks, the connection.
 
 Standard library only, since it runs in the virtual environment of every peer. A side is a program that calls `serve`
-with its ways to play; it reads one JSON object a line and answers each with one. The work is the same for all: every
-environment has the same problem on every side, its tool computes the same expressions by the same code, and a batch
-in which a call was not run or an episode not answered right is an error, not a figure. What differs is how a call is
-written: in each suite's own manner.
+with its ways to play; it reads one JSON object per line and answers each with one. The work is the same for all: every
+environment has the same problem on every side, and its tool computes the same expressions with the same code. A batch
+is an error and gives no figure if a call was not run or an episode was not answered correctly. Only the form of a call
+differs: each suite has its own.
 """
 
 import ast
@@ -24,85 +24,85 @@ from typing import Any, Protocol
 from line import answer_requests
 
 PROBLEMS = tuple((17 + index, 23 + 7 * index % 61) for index in range(64))
-"""The factors of environment `index % 64`."""
+"""Factors in the question of environment `index % 64`."""
 WARM_ENVS = 64
 WARM_SHARE = 0.3
-"""How long a new batch is played before it is measured, by the length of the measurement; at least once."""
+"""A new batch is played for this share of the measurement's seconds before it is measured, but at least once."""
 _evaluated = count()
 TAG = re.compile(r"<calculator>(.*?)</calculator>", re.DOTALL)
-"""A call as a suite's author writes and reads it where the suite itself reads none."""
+"""Pattern of a call, for suites that parse no calls themselves."""
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Add: operator.add, ast.Mult: operator.mul}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is played, and how."""
+    """Settings of the played episodes."""
 
     way: str
     envs: int
     latency: float = 0.0
     """Seconds that the tool waits."""
     turns: int = 3
-    """The last is the answer, the others call the tool."""
+    """Number of turns: the last is the answer, the others call the tool."""
 
 
 class Batch(Protocol):
     """Open environments of one suite."""
 
     def begin(self) -> None:
-        """Open an episode in each."""
+        """Open an episode in each environment."""
 
     def play(self) -> int:
-        """One whole episode in each, its beginning included; how many were answered right."""
+        """Play one whole episode in each environment. Return the number of right answers."""
 
     def close(self) -> None:
-        """Release them."""
+        """Close the environments."""
 
 
 def question(index: int) -> str:
-    """What an episode asks."""
+    """Return the question of an episode."""
     a, b = PROBLEMS[index % len(PROBLEMS)]
     return f"What is {a} * {b}?"
 
 
 def answer(index: int) -> str:
-    """What ends it well."""
+    """Return the right answer."""
     a, b = PROBLEMS[index % len(PROBLEMS)]
     return str(a * b)
 
 
 def script(index: int, turns: int, call: Callable[[str], str]) -> list[str]:
-    """What the agent says, turn by turn; `call` writes a call of the calculator."""
+    """Return the turns of the agent; `call` writes a call of the calculator."""
     a, b = PROBLEMS[index % len(PROBLEMS)]
-    asked = [f"I compute step {turn + 1}.\n{call(f'{a} * {b} + {turn}')}" for turn in range(turns - 1)]
-    return [*asked, answer(index)]
+    calls = [f"I compute step {turn + 1}.\n{call(f'{a} * {b} + {turn}')}" for turn in range(turns - 1)]
+    return [*calls, answer(index)]
 
 
 def scripts(setting: Setting, call: Callable[[str], str]) -> list[list[str]]:
-    """What all agents say, by turn and environment."""
+    """Return the turns of all agents, by turn and environment."""
     return [list(turn) for turn in zip(*(script(at, setting.turns, call) for at in range(setting.envs)), strict=True)]
 
 
 def tag(expression: str) -> str:
-    """A call between tags."""
+    """Return a call between tags."""
     return f"<calculator>{expression}</calculator>"
 
 
 def evaluate(expression: str) -> str:
-    """The tool: the value of a sum of products."""
+    """Return the value of a sum of products: the tool."""
     next(_evaluated)
     return str(_value(ast.parse(expression, mode="eval").body))
 
 
 def wait_and_evaluate(expression: str, latency: float) -> str:
-    """The tool as it waits in a thread, or as it does not wait."""
+    """Wait in this thread if there is a delay, then evaluate."""
     if latency:
         time.sleep(latency)
     return evaluate(expression)
 
 
 async def pause_and_evaluate(expression: str, latency: float) -> str:
-    """The tool as it waits on an event loop."""
+    """Wait on the event loop, then evaluate."""
     await asyncio.sleep(latency)
     return evaluate(expression)
 
@@ -116,7 +116,7 @@ def _value(node: ast.expr) -> int:
 
 
 class Lockstep:
-    """One whole turn of every environment after the other, as the suites' users play."""
+    """Batch in which each turn is taken in all environments before the next one, as users of the suites play."""
 
     def __init__(
         self,
@@ -126,13 +126,15 @@ class Lockstep:
         close: Callable[[], Any] = lambda: None,
         call: Callable[[str], str] = tag,
     ) -> None:
-        """`step` takes the turns of all and returns their rewards, 1.0 for the right answer."""
+        """Create the batch. `step` takes the turns of all environments and returns their rewards, 1.0 for the right
+        answer.
+        """
         self.begin, self.close = begin, close
         self.processes: list[int] = []
         self._step, self._turns = step, scripts(setting, call)
 
     def play(self) -> int:
-        """One episode each."""
+        """Play one episode in each environment."""
         self.begin()
         rewards: Iterable[float] = ()
         for turn in self._turns:
@@ -141,9 +143,9 @@ class Lockstep:
 
 
 def looped(setting: Setting, make: Callable[[int], Any], threads: int = 0) -> Lockstep:
-    """One after the other, or by a pool of threads: for suites that batch nothing.
+    """Return a batch of environments that run one after another or in a thread pool, for suites without batches.
 
-    What `make` returns has `begin()` and `step(text)`, which is 1.0 where the text was the right answer.
+    An object of `make` has `begin()` and `step(text)`, which returns 1.0 if the text was the right answer.
     """
     envs = [make(index) for index in range(setting.envs)]
     pool = ThreadPoolExecutor(threads) if threads else None
@@ -175,7 +177,7 @@ def serve(
 
 
 def _forget(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch]) -> dict[str, Any]:
-    """Close what is open."""
+    """Close the open batch."""
     while kept:
         kept.popitem()[1].close()
     gc.collect()
@@ -183,10 +185,12 @@ def _forget(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, 
 
 
 def _play(
-    ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], seconds: float, **asked: Any
+    ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], seconds: float, **options: Any
 ) -> dict[str, Any]:
-    """Whole batches for at least `seconds`. The environments are kept for the next round, and warm for the first."""
-    setting = Setting(**asked)
+    """Play whole batches for at least `seconds`. The environments are kept for the next round, and warmed up before the
+    first.
+    """
+    setting = Setting(**options)
     if setting not in kept:
         kept[setting] = ways[setting.way](setting)
         warm = time.perf_counter()
@@ -223,9 +227,9 @@ def _play(
     }
 
 
-def _open(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **asked: Any) -> dict[str, Any]:
-    """CPU seconds to make the environments, nothing opened in them."""
-    setting = Setting(**asked)
+def _open(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **options: Any) -> dict[str, Any]:
+    """Return the CPU seconds to create the environments, without opening episodes."""
+    setting = Setting(**options)
     gc.collect()
     began = time.process_time()
     batch = ways[setting.way](setting)
@@ -234,9 +238,11 @@ def _open(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Ba
     return {"cpu_s": cpu}
 
 
-def _weigh(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **asked: Any) -> dict[str, Any]:
-    """Bytes that each environment adds, with an episode open in it."""
-    setting = Setting(**asked)
+def _weigh(
+    ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], **options: Any
+) -> dict[str, Any]:
+    """Return the bytes of each environment with an open episode."""
+    setting = Setting(**options)
     warm = ways[setting.way](Setting(setting.way, min(setting.envs, WARM_ENVS)))
     warm.play()
     gc.collect()
@@ -254,13 +260,13 @@ _VERBS: dict[str, Callable[..., dict[str, Any]]] = {"play": _play, "open": _open
 
 
 def _resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident bytes of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cpu_of(processes: Any) -> float:
-    """CPU seconds of other processes that take part."""
+    """Return the CPU seconds of other processes of this side."""
     ticks = 0
     for number in processes:
         with open(f"/proc/{number}/stat") as file:

@@ -1,6 +1,6 @@
-"""What every driver of `benchmarks/evaluation.py` shares: the same questions, the calculator, and how it is measured.
+"""Code that all drivers of `benchmarks/evaluation.py` share: the questions, the calculator, and the measurement.
 
-Standard library only: each driver runs by its own interpreter.
+Standard library only, because each driver runs with its own interpreter.
 """
 
 import ast
@@ -13,12 +13,12 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def questions(count):
-    """Pairs of a question and its answer, the same each time."""
+    """Return pairs of a question and its answer, always the same."""
     return [(f"What is {a} * {b}?", str(a * b)) for a, b in ((7 + n % 89, 3 + n // 89 % 97) for n in range(count))]
 
 
 def calculate(expression):
-    """The value of an expression of whole numbers."""
+    """Return the value of an expression of whole numbers."""
 
     def value(node):
         if isinstance(node, ast.BinOp):
@@ -29,7 +29,7 @@ def calculate(expression):
 
 
 def measured(play, episodes):
-    """CPU and wall time of an episode, and the memory of the process at its most. `play` returns the mean score."""
+    """Return CPU and wall time per episode, and the peak memory of the process. `play` returns the mean score."""
     gc.collect()
     cpu, wall = time.process_time(), time.perf_counter()
     score = play()

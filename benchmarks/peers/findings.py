@@ -1,4 +1,4 @@
-"""From figures to a verdict, for all benchmarks: start sides, judge targets, show and write what was found."""
+"""Shared code of all benchmarks: start sides, compare figures with targets, show and write the results."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from peers.sides import ANSWER_SECONDS, Figures, Lost, Measured, Side
 from palaestra.trainers.run.versions import versions
 
 WIDTH = 200
-"""Characters of a value that still stands on one line of JSON."""
+"""Maximum characters of a value that is written on one line of JSON."""
 LIMITS = (("most", "at most"), ("least", "at least"))
 
 
@@ -29,7 +29,9 @@ def start_sides(
     stack: ExitStack,
     seconds: float = ANSWER_SECONDS,
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """All sides that can be measured, and why the others cannot. Those in `ours` must be: they run by this Python."""
+    """Start the sides. Return those that can be measured, and the reasons why the others cannot. The sides in `ours`
+    run with this Python and must start.
+    """
     sides: dict[str, Side] = {}
     missing: dict[str, str] = {}
     for name in names:
@@ -49,14 +51,16 @@ def start_sides(
 
 
 def target(name: str, found: float | None, *, most: float | None = None, least: float | None = None) -> dict[str, Any]:
-    """What was found and what was wanted. A target that could not be judged is missed; a figure without one is not."""
+    """Return a figure with its target. A figure that is missing counts as a missed target; without a target nothing is
+    missed.
+    """
     free = most is None and least is None
     met = found is not None and (most is None or found <= most) and (least is None or found >= least)
     return {"name": name, "found": found, "most": most, "least": least, "met": free or met}
 
 
 def show(title: str, found: Measured, columns: Mapping[str, Callable[[Figures], str]]) -> None:
-    """The rows of one case."""
+    """Print the rows of one case."""
     print(f"\n{title}\n  {'':<34}" + "".join(f"{name:>15}" for name in columns))
     for (name, way), figures in found.items():
         cells = "".join(f"{cell(figures):>15}" for cell in columns.values()) if not figures.lost else ""
@@ -64,7 +68,7 @@ def show(title: str, found: Measured, columns: Mapping[str, Callable[[Figures], 
 
 
 def brief(found: Measured, cpu: str) -> dict[str, Any]:
-    """For JSON: medians, and the rounds of CPU behind them."""
+    """Return the medians for JSON, with the CPU figures of each round."""
     rows: dict[str, Any] = {}
     for (name, way), figures in found.items():
         keys = figures.rounds[0] if figures.rounds else {}
@@ -75,7 +79,7 @@ def brief(found: Measured, cpu: str) -> dict[str, Any]:
 
 
 def laid_out(value: Any, margin: str = "\n") -> str:
-    """JSON with as many lines as it takes for none to be long."""
+    """Return JSON in which no line is long."""
     text = json.dumps(value)
     if len(text) + len(margin) <= WIDTH or not isinstance(value, Mapping | list | tuple):
         return text
@@ -88,10 +92,10 @@ def laid_out(value: Any, margin: str = "\n") -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """Made before anything is measured; `conclude` prints the targets and writes everything down."""
+    """Results of a benchmark. Create it before the measurement; `conclude` prints the targets and writes the file."""
 
     options: Any
-    """A dataclass with `out`, where the figures go; where its `targets` is False, none of them can fail."""
+    """A dataclass with `out`, the file for the figures; if its `targets` is False, no target can fail."""
     load: tuple[float, float, float] = field(default_factory=os.getloadavg)
     began: float = field(default_factory=time.monotonic)
 
@@ -102,7 +106,7 @@ class Report:
         missing: Mapping[str, str] | None = None,
         sides: Mapping[str, Side] | None = None,
     ) -> int:
-        """The exit status: 1 when a target is missed."""
+        """Print the targets and write the file. Return the exit status: 1 when a target is missed."""
         for one in targets:
             value = "not measured" if one["found"] is None else f"{one['found']:.3g}"
             limits = [f"{word} {one[key]:.3g}" for key, word in LIMITS if one[key] is not None]
@@ -121,7 +125,7 @@ class Report:
         missing: Mapping[str, str] | None = None,
         sides: Mapping[str, Side] | None = None,
     ) -> None:
-        """Write down what there is; again when there is more."""
+        """Write the results so far; may be called again with more."""
         record = {
             "targets": targets,
             **found,

@@ -1,6 +1,6 @@
 """gem-llm's side of `make bench-envs`: a calculator as a GEM tool, in its two vector environments.
 
-GEM resets an environment in the step that ends its episode, so a batch begins none of its own.
+GEM resets an environment in the step that ends its episode, so a batch begins no episodes itself.
 """
 
 from functools import cache, partial
@@ -15,23 +15,23 @@ from gem.vector.sync_vector_env import SyncVectorEnv
 
 
 class Question(Env):
-    """Asks for a product."""
+    """Environment that asks for a product."""
 
     def __init__(self, index: int) -> None:
         self._index = index
 
     def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
-        """Ask."""
+        """Begin an episode with the question."""
         super().reset(seed)
         return question(self._index), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take the answer."""
+        """Score the answer."""
         return "", float(action.strip() == answer(self._index)), True, False, {}
 
 
 class Calculator(BaseTool):
-    """Reads its call with a regular expression, as GEM's own tools do."""
+    """Tool that reads its call with a regular expression, as GEM's own tools do."""
 
     tool_type = "calculator"
 
@@ -40,11 +40,11 @@ class Calculator(BaseTool):
         self._latency = latency
 
     def instruction_string(self) -> str:
-        """What the agent is told."""
+        """Return the instruction for the agent."""
         return "Write <calculator>expression</calculator> to evaluate an expression."
 
     def execute_action(self, action: str) -> tuple[bool, bool, str, str]:
-        """Whether there was a call, whether it failed, its result, and what was read."""
+        """Return whether there was a call, whether it failed, its result, and the text of the call."""
         found = TAG.search(action)
         if found is None:
             return False, True, "", ""
@@ -52,7 +52,7 @@ class Calculator(BaseTool):
 
 
 def opened(setting: Setting, threads: bool = False) -> Lockstep:
-    """GEM's vector environment; only its threads need to be closed."""
+    """Return GEM's vector environment; only its threads need to be closed."""
     tool = Calculator(setting.latency)
     makers = [lambda index=index: ToolEnvWrapper(Question(index), [tool]) for index in range(setting.envs)]
     vector = (AsyncVectorEnv if threads else SyncVectorEnv)([f"q{n}" for n in range(setting.envs)], makers)

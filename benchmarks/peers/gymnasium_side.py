@@ -1,7 +1,7 @@
-"""Plain Gymnasium's side of `make bench-envs`: the least text environment, in its two vector environments.
+"""Plain Gymnasium's side of `make bench-envs`: a minimal text environment, in its two vector environments.
 
-`processes` is AsyncVectorEnv, one process an environment; their CPU counts. Its shared memory is off, since that
-returns wrong text.
+`processes` is AsyncVectorEnv with one process per environment, whose CPU time counts. Its shared memory is off, because
+that returns wrong text.
 """
 
 from functools import partial
@@ -13,17 +13,17 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 
 class Text(gymnasium.Space):
-    """Any text."""
+    """Space of all texts."""
 
     def __init__(self) -> None:
         super().__init__(shape=(), dtype=str)
 
     def contains(self, x: Any) -> bool:
-        """Whatever is text."""
+        """Return True for any text."""
         return isinstance(x, str)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Never asked for."""
+        """Refuse: nothing samples from this space."""
         return ""
 
     def __eq__(self, other: object) -> bool:
@@ -34,7 +34,7 @@ TEXT = Text()
 
 
 class Calculator(gymnasium.Env):
-    """Asks for a product."""
+    """Environment that asks for a product."""
 
     observation_space = action_space = TEXT
 
@@ -42,28 +42,28 @@ class Calculator(gymnasium.Env):
         self._index, self._latency = index, latency
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Ask."""
+        """Begin an episode with the question."""
         super().reset(seed=seed)
         return question(self._index), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One turn."""
-        found = TAG.search(action)
-        if found is None:
+        """Process one turn of the agent."""
+        match = TAG.search(action)
+        if match is None:
             return "", float(action.strip() == answer(self._index)), True, False, {}
-        return f"<result>{wait_and_evaluate(found[1], self._latency)}</result>", 0.0, False, False, {}
+        return f"<result>{wait_and_evaluate(match[1], self._latency)}</result>", 0.0, False, False, {}
 
 
 def opened(setting: Setting, processes: bool = False) -> Lockstep:
-    """A vector environment that resets when it is told."""
+    """Return a vector environment that resets only on request."""
     makers = [partial(Calculator, index, setting.latency) for index in range(setting.envs)]
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}
     vector: Any = (
         AsyncVectorEnv(makers, shared_memory=False, **options) if processes else SyncVectorEnv(makers, **options)
     )
-    found = Lockstep(setting, vector.reset, lambda turn: vector.step(turn)[1], vector.close)
-    found.processes = [process.pid for process in vector.processes] if processes else []
-    return found
+    batch = Lockstep(setting, vector.reset, lambda turn: vector.step(turn)[1], vector.close)
+    batch.processes = [process.pid for process in vector.processes] if processes else []
+    return batch
 
 
 if __name__ == "__main__":

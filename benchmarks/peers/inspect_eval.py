@@ -1,4 +1,4 @@
-"""Plays calculator episodes of a served model with inspect_ai: a task with a tool, its log written to a folder."""
+"""Play calculator episodes of a served model with inspect_ai: a task with a tool, whose log is written to a folder."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""inspect-ai's local sandbox for `make bench-sandbox`: a process a call in a folder of its own, contains nothing."""
+"""inspect-ai's local sandbox for `make bench-sandbox`: a process per call in its own folder, without isolation."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from programs import Run, serve_programs
 
 
 def opened() -> Run:
-    """`exec` of `python -c`, on a loop that lives as long as the side does."""
+    """Return a function that runs a program by `python -c`, on an event loop that runs until the side ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     sandbox = LocalSandboxEnvironment()

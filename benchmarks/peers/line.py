@@ -1,6 +1,6 @@
-"""A side's end of the line to a benchmark: one JSON object a line is asked, one is answered.
+"""A side's end of the connection to a benchmark: it reads one JSON object per line, and answers each with one.
 
-Standard library only. Knows nothing of what is measured; `sides.Side` is the other end.
+Standard library only. It does not know what is measured; `sides.Side` is the other end.
 """
 
 import json
@@ -11,25 +11,27 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 ANSWERS = "PALAESTRA_BENCH_ANSWERS"
-"""Names the file that answers are written to, by its number; standard output where it is absent."""
+"""Environment variable with the number of the file for answers; standard output if it is absent."""
 
 
 def answer_requests(packages: tuple[str, ...], verbs: Mapping[str, Callable[..., Any]], **hello: Any) -> None:
-    """Answer until the benchmark closes the line. What a suite prints is no answer: it goes elsewhere."""
+    """Answer until the benchmark closes the connection. Other output of a suite is redirected, so that it is not read
+    as an answer.
+    """
     answers = os.fdopen(int(os.environ.pop(ANSWERS, "1")), "w", closefd=False)
 
-    def tell(found: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(found) + "\n")
+    def send(answer: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    tell({"versions": {name: _version(name) for name in ("python", *packages)}, **hello})
+    send({"versions": {name: _version(name) for name in ("python", *packages)}, **hello})
     for line in sys.stdin:
-        asked = json.loads(line)
-        verb = asked.pop("do")
+        request = json.loads(line)
+        verb = request.pop("do")
         try:
-            tell(verbs[verb](**asked))
+            send(verbs[verb](**request))
         except Exception as error:  # Whatever a suite raises is what the benchmark is told.
-            tell({"error": f"{type(error).__name__}: {error}"})
+            send({"error": f"{type(error).__name__}: {error}"})
 
 
 def _version(name: str) -> str:

@@ -1,7 +1,7 @@
-"""openenv-core's side of `make bench-envs`: its server on loopback, a WebSocket session for every environment.
+"""openenv-core's side of `make bench-envs`: its server on loopback, with a WebSocket session per environment.
 
-The server is a process of its own, whose CPU counts; it allows as many sessions as are asked for, where the suite's
-template allows one. It ends when the line to this program closes.
+The server is a separate process whose CPU time counts. It allows as many sessions as needed, where the suite's template
+allows one. It ends when the connection to this program closes.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ SECONDS_TO_START = 60
 
 
 class Say(Action):
-    """What the agent says."""
+    """Action with the agent's text."""
 
     text: str
 
 
 class Seen(Observation):
-    """What it reads."""
+    """Observation with the text for the agent."""
 
     text: str = ""
 
 
 class Calculator(Environment):
-    """Asks for a product."""
+    """Environment that asks for a product."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     latency = 0.0
@@ -46,22 +46,22 @@ class Calculator(Environment):
         self._state, self._index = State(episode_id="", step_count=0), 0
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Seen:
-        """The seed says which problem."""
+        """Begin an episode; the seed chooses the problem."""
         self._index = seed or 0
         self._state = State(episode_id=episode_id or "", step_count=0)
         return Seen(text=question(self._index))
 
     def step(self, action: Say, timeout_s: float | None = None, **kwargs: Any) -> Seen:
-        """One turn."""
+        """Process one turn of the agent."""
         self._state.step_count += 1
-        found = TAG.search(action.text)
-        if found is None:
+        match = TAG.search(action.text)
+        if match is None:
             return Seen(done=True, reward=float(action.text.strip() == answer(self._index)))
-        return Seen(text=f"<result>{wait_and_evaluate(found[1], self.latency)}</result>", reward=0.0)
+        return Seen(text=f"<result>{wait_and_evaluate(match[1], self.latency)}</result>", reward=0.0)
 
     @property
     def state(self) -> State:
-        """Asked for by the suite."""
+        """Return the state, which the suite requires."""
         return self._state
 
 
@@ -94,22 +94,22 @@ class Sessions:
             await client.connect()
 
     def begin(self) -> None:
-        """All of them at once."""
+        """Begin an episode in all sessions at once."""
         self._together(client.reset(seed=index) for index, client in enumerate(self._clients))
 
     def step(self, turn: list[str]) -> list[float]:
-        """The rewards."""
+        """Take a turn in all sessions; return the rewards."""
         steps = (client.step({"text": text}) for client, text in zip(self._clients, turn, strict=True))
         return [result.reward or 0.0 for result in self._together(steps)]
 
-    def _together(self, asked: Iterable[Awaitable[Any]]) -> list[Any]:
+    def _together(self, requests: Iterable[Awaitable[Any]]) -> list[Any]:
         async def all_of_them() -> list[Any]:
-            return await asyncio.gather(*asked)
+            return await asyncio.gather(*requests)
 
         return self._loop.run_until_complete(all_of_them())
 
     def close(self) -> None:
-        """The server ends with its line."""
+        """Close the sessions. The server ends when its input closes."""
         self._together(client.disconnect() for client in self._clients)
         self._server.stdin.close()
         try:
@@ -121,15 +121,15 @@ class Sessions:
 
 
 def opened(setting: Setting) -> Lockstep:
-    """Clients, and the server that they need."""
+    """Return clients with their server."""
     sessions = Sessions(setting)
-    found = Lockstep(setting, sessions.begin, sessions.step, sessions.close)
-    found.processes = sessions.processes
-    return found
+    batch = Lockstep(setting, sessions.begin, sessions.step, sessions.close)
+    batch.processes = sessions.processes
+    return batch
 
 
 def run_server(port: int, sessions: int, latency: float) -> None:
-    """Serve until nobody listens any more."""
+    """Serve until the input is closed."""
     import uvicorn
 
     Calculator.latency = latency

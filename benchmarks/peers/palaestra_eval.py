@@ -1,4 +1,4 @@
-"""Plays calculator episodes of a served model with palaestra, as `palaestra eval` does."""
+"""Play calculator episodes of a served model with palaestra, as `palaestra eval` does."""
 
 import json
 import tempfile

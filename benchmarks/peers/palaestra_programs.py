@@ -19,7 +19,7 @@ NUMPY_WORK = (
 
 
 def once(backend: str = "local", **options: Any) -> Callable[[], Run]:
-    """A fresh place for each run."""
+    """Return a maker of functions that run each program alone (`run_once`)."""
 
     def opened() -> Run:
         sandbox = open_sandbox(backend, **options)
@@ -29,7 +29,7 @@ def once(backend: str = "local", **options: Any) -> Callable[[], Run]:
 
 
 def stateful() -> Run:
-    """A new session for each run: what an episode with one call costs."""
+    """Return a function that runs each program in a new session: the cost of an episode with one call."""
     sandbox = open_sandbox()
 
     def run(source: str) -> str:
@@ -40,7 +40,7 @@ def stateful() -> Run:
 
 
 def steps(count: int) -> dict[str, float]:
-    """Milliseconds of a step in a session that is open."""
+    """Return the milliseconds of a step in an open session."""
     with open_sandbox() as sandbox, sandbox.start() as session:
         session.run(STATE)
         taken = []
@@ -54,7 +54,7 @@ def steps(count: int) -> dict[str, float]:
 
 
 def forks(count: int) -> dict[str, float]:
-    """Milliseconds of a fork of a live session that holds numpy's work."""
+    """Return the milliseconds of a fork of a session after work with numpy."""
     with open_sandbox() as sandbox, sandbox.start() as session:
         session.run(NUMPY_WORK)
         taken = []
@@ -67,7 +67,7 @@ def forks(count: int) -> dict[str, float]:
 
 
 def weigh(sessions: int) -> dict[str, float]:
-    """Bytes of an idle session, bytes after numpy's work, and whether all of them lived at once."""
+    """Return the bytes of an idle session, those after work with numpy, and whether all sessions existed at once."""
     import os
 
     with open_sandbox() as sandbox:
@@ -93,7 +93,7 @@ def weigh(sessions: int) -> dict[str, float]:
 
 
 def overshoot(limit: float) -> dict[str, float]:
-    """Seconds past the limit until a run that does not end is answered: the longest of several kinds."""
+    """Return the seconds past the time limit until an endless run is stopped, the largest of several kinds."""
     endless = (
         "while True: pass",
         "import time; time.sleep(100)",
@@ -113,7 +113,9 @@ def overshoot(limit: float) -> dict[str, float]:
 
 
 def docker_run(count: int) -> dict[str, float]:
-    """Milliseconds of a run in the Docker backend, beside `docker exec python -c` in a container of the same image."""
+    """Return the milliseconds of a run in the Docker backend, and of `docker exec python -c` in a container of the same
+    image.
+    """
     import docker  # type: ignore[import-untyped]
 
     client = docker.from_env()

@@ -1,12 +1,13 @@
-"""palaestra's side of `make bench-envs`: the same calculator as a ToolEnv, with schema, checked arguments, messages.
+"""palaestra's side of `make bench-envs`: the calculator as a ToolEnv, with a schema, checked arguments and messages.
 
-A way is the kind of tool and the face that is used: `step` is Gymnasium's vector environment in lockstep, `free` the
-arena as the trainer plays it, where an episode goes on as soon as its own call is in. `drawn` draws a new problem for
-every episode, as procedural environments do. `blocking pool` has the threads that the arena chooses, the other blocking
-ways one for each environment. `uneven` waits have exponential lengths, the same for both faces.
+A way is the kind of tool and the interface: `step` is Gymnasium's vector environment in lockstep, `free` the arena as
+the trainer uses it, where an episode continues as soon as its own call is done. `drawn` draws a new problem for each
+episode, as procedural environments do. `blocking pool` has the threads that the arena chooses; the other blocking ways
+have one thread per environment. `uneven` waits are exponentially distributed, the same on both interfaces.
 
-For `BESIDE=FOLDER` this also runs with the palaestra of another checkout, so it uses what both have: ids, the arena,
-Gymnasium's faces and what authors import. `two-hop` and `by hand` play the suite's TwoHop by its demonstrator's turns.
+With `BESIDE=FOLDER` this also runs with the palaestra of another checkout, so it only uses what both have: ids, the
+arena, Gymnasium's interfaces and the names that authors import. `two-hop` and `by hand` play the suite's TwoHop with
+the turns of its demonstrator.
 """
 
 import gc
@@ -35,7 +36,7 @@ TWO_HOP, CODE_MATH = "palaestra/TwoHop-v0", "palaestra/CodeMath-v0"
 
 
 class Calculator(ToolEnv):
-    """Asks for a product; its tool only computes."""
+    """Environment that asks for a product; its tool only computes."""
 
     max_turns = 16
 
@@ -44,7 +45,7 @@ class Calculator(ToolEnv):
         self._latency = latency
 
     def task_set(self, split: str) -> Sequence[Task]:
-        """The problems that all sides play."""
+        """Return the problems that all sides play."""
         return TASKS
 
     @tool
@@ -53,12 +54,12 @@ class Calculator(ToolEnv):
         return evaluate(expression)
 
     def reward(self, attempt: Attempt) -> float:
-        """The right answer."""
+        """Return 1.0 for the right answer."""
         return float(attempt.answer == attempt.task.answer)
 
 
 class Asynchronous(Calculator):
-    """Its tool waits on the loop."""
+    """Environment whose tool waits on the event loop."""
 
     @tool
     async def calculator(self, expression: str) -> str:
@@ -67,7 +68,7 @@ class Asynchronous(Calculator):
 
 
 class Uneven(Calculator):
-    """Its tool waits for as long as it is asked to."""
+    """Environment whose tool waits for as long as its argument says."""
 
     @tool
     async def calculator(self, expression: str, seconds: float) -> str:
@@ -76,7 +77,7 @@ class Uneven(Calculator):
 
 
 class Blocking(Calculator):
-    """Its tool waits in a thread."""
+    """Environment whose tool waits in a thread."""
 
     @tool(blocking=True)
     def calculator(self, expression: str) -> str:
@@ -85,17 +86,17 @@ class Blocking(Calculator):
 
 
 class Drawn(Calculator):
-    """Draws its problems; who answers the others' question is right."""
+    """Environment that draws its problems; the answer to the other sides' question counts as right."""
 
     task_set = ToolEnv.task_set
 
     def task(self, rng: np.random.Generator) -> Task:
-        """As the shipped Calculator draws it."""
+        """Draw a problem as the suite's Calculator does."""
         a, b = rng.integers(100, size=2)
         return Task(prompt=f"What is {a} * {b}?", answer=str(a * b))
 
     def reward(self, attempt: Attempt) -> float:
-        """An answer."""
+        """Return 1.0 for any answer."""
         return float(attempt.answer is not None)
 
 
@@ -104,13 +105,13 @@ for _class in (Calculator, Asynchronous, Uneven, Blocking, Drawn):
 
 
 def call(name: str, **arguments: Any) -> str:
-    """A call as models write it."""
+    """Return a call as models write it."""
     return hermes.render([ParsedCall(name, arguments)])
 
 
 @cache
 def demonstrated(task: int) -> tuple[str, ...]:
-    """What TwoHop's demonstrator says to this task, turn by turn."""
+    """Return the turns of TwoHop's demonstrator for this task."""
     env: Any = gymnasium.make(TWO_HOP)
     _, info = env.reset(options={"task": task})
     messages, turns, over = list(info["messages"]), [], False
@@ -122,7 +123,7 @@ def demonstrated(task: int) -> tuple[str, ...]:
 
 
 class Played:
-    """Episodes of an id, by one of three faces; turns by turn and environment."""
+    """Episodes of an id through one of three interfaces; the turns are given by turn and environment."""
 
     def __init__(
         self, setting: Setting, env_id: str, turns: Sequence[Sequence[str]], face: str, **options: Any
@@ -148,7 +149,7 @@ class Played:
                 self._env.begin(slot, Start(task=slot % len(TASKS), seed=self._seed))
 
     def play(self) -> int:
-        """One episode each."""
+        """Play one episode in each environment."""
         self.begin()
         if self._face == "free":
             return self._play_free()
@@ -190,19 +191,19 @@ class Played:
             self._env.send(dict(enumerate(turn)))
 
     def close(self) -> None:
-        """Threads and loop with it."""
+        """Close the environments with their threads and event loop."""
         self._env.close()
 
 
 def calculators(setting: Setting, of: str, face: str, workers: bool = False) -> Played:
-    """`workers` is a thread for each environment, otherwise as many as the arena chooses."""
+    """Return calculators: with `workers` one thread per environment, otherwise as many as the arena chooses."""
     options = {"max_workers": setting.envs} if workers else {}
     turns = scripts(setting, lambda expression: call("calculator", expression=expression))
     return Played(setting, f"bench/{of}-v0", turns, face, latency=setting.latency, **options)
 
 
 def uneven(setting: Setting, face: str) -> Played:
-    """Each call says how long it waits."""
+    """Return environments in which each call says how long it waits."""
     draw = partial(random.Random(setting.envs * setting.turns).expovariate, 1 / setting.latency)
     waits = [[draw() for _ in range(setting.turns - 1)] for _ in range(setting.envs)]
 
@@ -211,33 +212,35 @@ def uneven(setting: Setting, face: str) -> Played:
         return lambda expression: call("calculator", expression=expression, seconds=next(left))
 
     rows = [script(index, setting.turns, waiting(row)) for index, row in enumerate(waits)]
-    found = Played(setting, "bench/Uneven-v0", list(zip(*rows, strict=True)), face)
-    found.waited = sum(map(sum, waits))
-    found.least = max(map(sum, waits)) if face == "free" else sum(map(max, zip(*waits, strict=True)))
-    return found
+    batch = Played(setting, "bench/Uneven-v0", list(zip(*rows, strict=True)), face)
+    batch.waited = sum(map(sum, waits))
+    batch.least = max(map(sum, waits)) if face == "free" else sum(map(max, zip(*waits, strict=True)))
+    return batch
 
 
 def two_hop(setting: Setting, face: str = "free") -> Played:
-    """The suite's environment."""
+    """Return environments of the suite's TwoHop."""
     return Played(setting, TWO_HOP, demonstrations(setting.envs), face)
 
 
 def demonstrations(envs: int) -> list[tuple[str, ...]]:
-    """The turns of its demonstrator, by turn and environment."""
+    """Return the turns of its demonstrator, by turn and environment."""
     return list(zip(*(demonstrated(slot % len(TASKS)) for slot in range(envs)), strict=True))
 
 
 def memory(envs: int) -> dict[str, float]:
-    """Bytes that Python holds for a slot: made, an episode open after one turn, and its episode over."""
+    """Return the bytes that Python holds for a slot: after creation, with an open episode after one turn, and after its
+    end.
+    """
     two_hop(Setting("", len(TASKS))).play()
     turns = demonstrations(envs)
     gc.collect()
     tracemalloc.start()
-    before, found = tracemalloc.get_traced_memory()[0], dict[str, float]()
+    before, figures = tracemalloc.get_traced_memory()[0], dict[str, float]()
 
     def weigh(name: str) -> None:
         gc.collect()
-        found[name] = (tracemalloc.get_traced_memory()[0] - before) / envs
+        figures[name] = (tracemalloc.get_traced_memory()[0] - before) / envs
 
     arena = Played(Setting("", envs), TWO_HOP, turns, "free")
     weigh("made")
@@ -247,11 +250,11 @@ def memory(envs: int) -> dict[str, float]:
     weigh("over")
     arena.close()
     tracemalloc.stop()
-    return found
+    return figures
 
 
 def sandboxed(calls: int) -> dict[str, float]:
-    """Milliseconds of a call of CodeMath's Python tool, a session's first one left out."""
+    """Return the milliseconds of a call of CodeMath's Python tool, without the first call of a session."""
     env: Any = gymnasium.make(CODE_MATH, disable_env_checker=True)
     text, taken = call("python", code="print(6 * 7)"), list[float]()
     while len(taken) < calls:
@@ -268,9 +271,9 @@ def sandboxed(calls: int) -> dict[str, float]:
 
 
 def hops() -> dict[str, float]:
-    """Python calls, and files of palaestra that they pass, in one `step` of TwoHop."""
+    """Return the number of Python calls in one `step` of TwoHop, and of the files of palaestra that they are in."""
     env: Any = gymnasium.make(TWO_HOP).unwrapped
-    package, passed, found = f"{Path(palaestra.__file__).parent}/", list[str](), dict[str, float]()
+    package, passed, figures = f"{Path(palaestra.__file__).parent}/", list[str](), dict[str, float]()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
@@ -283,13 +286,13 @@ def hops() -> dict[str, float]:
             sys.setprofile(note)
             env.step(text)
             sys.setprofile(None)
-            found[f"{name}_calls"] = len(passed)
-            found[f"{name}_files"] = len({file for file in passed if file.startswith(package)})
-    return found
+            figures[f"{name}_calls"] = len(passed)
+            figures[f"{name}_files"] = len({file for file in passed if file.startswith(package)})
+    return figures
 
 
 def where() -> dict[str, str]:
-    """The checkout whose code this is."""
+    """Return the folder that palaestra was imported from."""
     return {"checkout": str(Path(palaestra.__file__).resolve().parents[1])}
 
 

@@ -27,26 +27,26 @@ from palaestra.trainers.losses.onednn_linear import onednn_product
 
 _rows = count()
 MICRO_BATCH_TOKENS = {"small": 4096, "smollm2": 768}
-"""By model: the second holds one group, so that activations stay small."""
+"""Tokens of a micro-batch by model: the second has room for one group, so that activations stay small."""
 MATRIX = 2048
-"""Rows and columns of the matrices by which a core's rate is measured."""
+"""Number of rows and columns of the matrices for the measurement of a core's rate."""
 
 
 class Row:
-    """What one rollout has of ids, and what was sampled of them."""
+    """Token ids of one episode, and which of them were sampled."""
 
     def __init__(self, prompt: list[int]) -> None:
         self.number, self.turn = next(_rows), 0
         self.ids, self.logprobs, self.versions = list(prompt), [0.0] * len(prompt), [-1] * len(prompt)
 
     def read(self, ids: list[int], logprobs: list[float] | None = None, versions: list[int] | None = None) -> None:
-        """Go on by what was sampled, or given."""
+        """Append sampled or given tokens."""
         self.ids += ids
         self.logprobs += logprobs or [0.0] * len(ids)
         self.versions += versions or [-1] * len(ids)
 
     def episode(self, group: int) -> Episode:
-        """As the trainer takes it."""
+        """Return the row as an episode for the trainer."""
         versions = np.array(self.versions)
         row = TokenRow(np.array(self.ids, np.int32), versions >= 0, np.array(self.logprobs, np.float32), versions)
         value = reward([n for n, version in zip(self.ids, self.versions, strict=True) if version >= 0])
@@ -56,7 +56,7 @@ class Row:
 
 
 def play(engine: TorchEngine, case: Case, given: list[list[int]], pool: ThreadPoolExecutor) -> list[Episode]:
-    """All rollouts at once."""
+    """Play all episodes at once."""
     rows = [Row(prompt) for prompt in given for _ in range(case.rollouts)]
     running: dict[int, Row] = {}
     calls: dict[Future[list[int]], Row] = {}
@@ -145,9 +145,9 @@ def matrix_rate() -> float:
     return 2 * MATRIX**3 / best
 
 
-def train(kept: dict[Case, Trainer], asked: dict[str, Any], begin: int) -> dict[str, float]:
-    """Two steps, of which the first is not measured."""
-    case = Case(**asked)
+def train(kept: dict[Case, Trainer], case_values: dict[str, Any], begin: int) -> dict[str, float]:
+    """Take two steps, of which the first is not measured."""
+    case = Case(**case_values)
     if case not in kept:
         kept.clear()
         kept[case] = Trainer(build(case.model), case)
@@ -155,15 +155,15 @@ def train(kept: dict[Case, Trainer], asked: dict[str, Any], begin: int) -> dict[
     for number in (begin, begin + 1):
         clock.begin()
         learning = kept[case].step(number)
-    found = clock.end() | {"learn_cpu_s": learning, "peak_gb": peak_gb()}
-    return found | {"matrix_share": learning_flops(build(case.model), case) / learning / matrix_rate()}
+    figures = clock.end() | {"learn_cpu_s": learning, "peak_gb": peak_gb()}
+    return figures | {"matrix_share": learning_flops(build(case.model), case) / learning / matrix_rate()}
 
 
 def main() -> None:
-    """Answer until the benchmark ends."""
+    """Answer requests until the benchmark ends."""
     torch.set_num_threads(1)
     kept = dict[Case, Trainer]()
-    answer_requests(("palaestra", "torch", "transformers"), {"train": lambda **asked: train(kept, **asked)})
+    answer_requests(("palaestra", "torch", "transformers"), {"train": lambda **request: train(kept, **request)})
 
 
 if __name__ == "__main__":

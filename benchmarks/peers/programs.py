@@ -1,9 +1,9 @@
-"""What all sides of `make bench-sandbox` share: the programs, the clocks, and the line to the benchmark.
+"""Code that all sides of `make bench-sandbox` share: the programs, the clocks, and the connection to the benchmark.
 
 Standard library only, since it runs in the virtual environment of every peer. A side is a program that calls
-`serve_programs` with its ways to run one. Every side runs the same programs by the same `python` (the first on PATH,
-which the benchmark sets), so that only the tool around it differs. A run whose output is wrong is an error, not a
-figure. CPU is that of the side's process and of everything below it.
+`serve_programs` with its ways to run one. Every side runs the same programs with the same `python` (the first on PATH,
+which the benchmark sets), so that only the tool around it differs. A run with wrong output is an error and gives no
+figure. CPU time is that of the side's process and of all processes below it.
 """
 
 import gc
@@ -18,21 +18,23 @@ from typing import Any
 from line import answer_requests
 
 Run = Callable[[str], str]
-"""A program's source to what it printed."""
+"""Function from a program's source to its output."""
 PROGRAMS = {
     "print": ("print(6 * 7)", "42"),
     "numpy": ("import numpy as np\nprint(int(np.arange(1000).sum()))", "499500"),
     "sympy": ("import sympy\nx = sympy.Symbol('x')\nprint(sympy.factor(x**3 - 1))", "(x - 1)*(x**2 + x + 1)"),
     "loop": ("total = 0\nfor i in range(3_000_000):\n    total += i & 3\nprint(total)", "4500000"),
 }
-"""By name: the source, and what it prints."""
+"""Source and output of each program, by name."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def serve_programs(
     packages: tuple[str, ...], ways: Mapping[str, Callable[[], Run]], **more: Callable[..., Any]
 ) -> None:
-    """Answer the benchmark: `ways` open a way to run programs, `more` are verbs that only this side has."""
+    """Answer the benchmark's requests. `ways` open a way to run programs, `more` are requests that only this side
+    answers.
+    """
     opened: dict[str, Run] = {}
 
     def time_runs(way: str, program: str, seconds: float, workers: int = 1) -> dict[str, float]:
@@ -45,7 +47,7 @@ def serve_programs(
 
 
 def check(run: Run, program: str) -> None:
-    """One run, whose output must be right."""
+    """Run a program once. Raise an error if its output is wrong."""
     source, expected = PROGRAMS[program]
     printed = run(source)
     if expected not in printed:
@@ -53,7 +55,7 @@ def check(run: Run, program: str) -> None:
 
 
 def measure(run: Run, program: str, seconds: float, workers: int) -> dict[str, float]:
-    """Runs for at least `seconds`, by so many threads at once."""
+    """Run a program for at least `seconds` in this many threads at once."""
     check(run, program)
     gc.collect()
     walls: list[float] = []
@@ -80,7 +82,7 @@ def measure(run: Run, program: str, seconds: float, workers: int) -> dict[str, f
 
 
 def cpu_of_tree() -> float:
-    """CPU seconds of this process, of what lives below it, and of what those have waited for."""
+    """Return the CPU seconds of this process, of the processes below it, and of their ended children."""
     total, todo = 0.0, [os.getpid()]
     while todo:
         number = todo.pop()
@@ -95,7 +97,7 @@ def cpu_of_tree() -> float:
 
 
 def memory_of(number: int) -> float:
-    """Proportional share of memory of a process, in bytes."""
+    """Return the proportional share of memory of a process, in bytes."""
     for row in Path(f"/proc/{number}/smaps_rollup").read_text().splitlines():
         if row.startswith("Pss:"):
             return float(row.split()[1]) * 1024
@@ -103,15 +105,15 @@ def memory_of(number: int) -> float:
 
 
 def below(number: int) -> list[int]:
-    """The processes below one, at any depth."""
-    found: list[int] = []
+    """Return the processes below one, at any depth."""
+    processes: list[int] = []
     todo = [number]
     while todo:
         try:
             for task in Path(f"/proc/{todo.pop()}/task").iterdir():
                 children = [int(child) for child in (task / "children").read_text().split()]
-                found += children
+                processes += children
                 todo += children
         except OSError:
             continue
-    return found
+    return processes

@@ -1,6 +1,7 @@
-"""The other end of the line of `line.answer_requests`: starts sides, asks them in turn, and keeps what they found.
+"""The benchmark's end of the connection to the sides: start them, send requests in turn, store the results.
 
-Knows nothing of what is measured. Whoever keeps silent, dies or talks nonsense is `Lost`, with the reason.
+It does not know what is measured; `line.answer_requests` is the other end. A side that does not answer, dies or answers
+nonsense raises `Lost`, with the reason.
 """
 
 import json
@@ -17,20 +18,20 @@ from typing import Any
 from peers.line import ANSWERS
 
 ANSWER_SECONDS = 120.0
-"""Longest that a side may take to answer."""
+"""Maximum seconds until a side answers."""
 
 
 class Lost(Exception):
-    """A side that cannot be measured, and why."""
+    """Error of a side that cannot be measured, with the reason."""
 
 
 class Side:
-    """One suite: its driver, run by its own interpreter, asked line by line."""
+    """One suite: its driver runs with its own interpreter, and gets one request per line."""
 
     def __init__(
         self, name: str, python: Path, driver: Path, seconds: float = ANSWER_SECONDS, code: Path | None = None
     ) -> None:
-        """`code` is a checkout whose palaestra is imported, whichever is installed."""
+        """Start the driver. `code` is a checkout whose palaestra is imported instead of the installed one."""
         path = {} if code is None else {"PYTHONPATH": str(code)}
         self.name = name
         self._seconds = seconds
@@ -56,7 +57,7 @@ class Side:
             raise
 
     def ask(self, verb: str, **details: Any) -> dict[str, float]:
-        """What the driver found; `Lost` when it failed, died or kept silent."""
+        """Send a request and return the result. Raise `Lost` if the driver failed, died or did not answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": verb, **details}).encode() + b"\n")
@@ -65,7 +66,7 @@ class Side:
         return self._read()
 
     def close(self) -> None:
-        """End the driver, and so whatever it started."""
+        """End the driver, and with it all that it started."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._answers.close()
@@ -84,14 +85,14 @@ class Side:
         if not line:
             raise Lost(f"{self.name} has ended: {self._last_words()}")
         try:
-            found = json.loads(line)
+            answer = json.loads(line)
         except ValueError:
             raise Lost(f"{self.name} answered {line[:100]!r}; expected a JSON object") from None
-        if not isinstance(found, dict):
+        if not isinstance(answer, dict):
             raise Lost(f"{self.name} answered {line[:100]!r}; expected a JSON object")
-        if "error" in found:
-            raise Lost(f"{self.name}: {found['error']}")
-        return found
+        if "error" in answer:
+            raise Lost(f"{self.name}: {answer['error']}")
+        return answer
 
     def _last_words(self) -> str:
         self._said.seek(0)
@@ -101,18 +102,18 @@ class Side:
 
 @dataclass
 class Figures:
-    """What one way of one side took, round by round."""
+    """Figures of one way of one side, by round."""
 
     rounds: list[dict[str, float]] = field(default_factory=list)
     lost: str = ""
 
     def median(self, key: str) -> float:
-        """Over rounds."""
-        return statistics.median(found[key] for found in self.rounds)
+        """Return the median of a figure over the rounds."""
+        return statistics.median(figures[key] for figures in self.rounds)
 
 
 Measured = dict[tuple[str, str], Figures]
-"""By side and way."""
+"""Figures by side and way."""
 
 
 def around(
@@ -122,10 +123,12 @@ def around(
     ask: Callable[[Side, str], dict[str, float]],
     must: Sequence[str] = (),
 ) -> Measured:
-    """Ask every side in turn, round after round. Whoever fails is left out from then on; those in `must` may not."""
-    found: Measured = {way: Figures() for way in ways if way[0] in sides}
+    """Send the request to every side in turn, in each round. A side that fails is left out afterwards, except those in
+    `must`, whose error is raised.
+    """
+    measured: Measured = {way: Figures() for way in ways if way[0] in sides}
     for _ in range(rounds):
-        for (name, way), figures in found.items():
+        for (name, way), figures in measured.items():
             if figures.lost:
                 continue
             try:
@@ -134,11 +137,13 @@ def around(
                 if name in must:
                     raise
                 figures.lost = str(error)
-    return found
+    return measured
 
 
 def ratio(over: Figures, under: Sequence[Figures], key: str, best: Callable[[list[float]], float]) -> float | None:
-    """Median over rounds of one side's figure by the best of others'; None where there are no others."""
+    """Return the median over rounds of one side's figure divided by the best of the others; None if there are no
+    others.
+    """
     under = [figures for figures in under if figures.rounds and not figures.lost]
     if not under:
         return None

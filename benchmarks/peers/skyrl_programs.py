@@ -1,11 +1,11 @@
-"""skyrl-gym's Python tool for `make bench-sandbox`: a bare process a call."""
+"""skyrl-gym's Python tool for `make bench-sandbox`: a bare process per call."""
 
 from programs import Run, serve_programs
 from skyrl_gym.tools.python import PythonCodeExecutorToolGroup
 
 
 def opened() -> Run:
-    """The tool as its environments call it."""
+    """Return the tool as its environments call it."""
     group = PythonCodeExecutorToolGroup(timeout=60.0)
     return lambda source: str(group.python(source))
 

@@ -1,7 +1,8 @@
-"""skyrl-gym's side of `make bench-envs`: a calculator in a ToolGroup, called by hand-written parsing as its own do.
+"""skyrl-gym's side of `make bench-envs`: a calculator in a ToolGroup, with hand-written parsing as in its environments.
 
-The suite batches nothing. SkyRL's trainer steps environments in a pool of 32 threads; `threads` gives each its own.
-Environments are kept between episodes, which SkyRL's trainer does not do; so this is a little cheaper than there.
+The suite has no batches. SkyRL's trainer steps environments in a pool of 32 threads; `threads` has one thread per
+environment. Environments are kept between episodes, which SkyRL's trainer does not do, so the figures here are a little
+lower.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ TRAINER_THREADS = 32
 
 
 class CalculatorGroup(ToolGroup):
-    """One tool."""
+    """Group with one tool."""
 
     def __init__(self, latency: float) -> None:
         self._latency = latency
@@ -27,7 +28,7 @@ class CalculatorGroup(ToolGroup):
 
 
 class Calculator(BaseTextEnv):
-    """Asks for a product."""
+    """Environment that asks for a product."""
 
     def __init__(self, index: int, group: CalculatorGroup) -> None:
         super().__init__()
@@ -37,13 +38,13 @@ class Calculator(BaseTextEnv):
         self.init_tool_groups([group])
 
     def begin(self) -> None:
-        """A new episode."""
+        """Begin a new episode."""
         self.turns = 0
         prompt, _ = self.init([{"role": "user", "content": question(self._index)}])
         self.chat_history = list(prompt)
 
     def step(self, action: str) -> Any:
-        """One turn."""
+        """Process one turn of the agent."""
         self.turns += 1
         self.chat_history.append({"role": "assistant", "content": action})
         found = TAG.search(action)
@@ -61,19 +62,19 @@ class Calculator(BaseTextEnv):
 
 
 class Played:
-    """One environment, as `looped` wants it."""
+    """One environment, in the form that `looped` needs."""
 
     def __init__(self, env: Calculator) -> None:
         self.begin = env.begin
         self._env = env
 
     def step(self, text: str) -> float:
-        """The reward alone."""
+        """Take a turn; return the reward."""
         return float(self._env.step(text)["reward"])
 
 
 def opened(setting: Setting, threads: int = 0) -> Lockstep:
-    """All environments, with one group of tools."""
+    """Return all environments, with one group of tools."""
     group = CalculatorGroup(setting.latency)
     return looped(setting, lambda index: Played(Calculator(index, group)), threads)
 

@@ -1,11 +1,11 @@
-"""smolagents' local executor for `make bench-sandbox`: an interpreter in Python, in our own process."""
+"""smolagents' local executor for `make bench-sandbox`: an interpreter in Python, in this process."""
 
 from programs import Run, serve_programs
 from smolagents import LocalPythonExecutor
 
 
 def opened() -> Run:
-    """One executor for each run, as each episode has its own."""
+    """Return a function that runs each program in a new executor, as each episode has its own."""
 
     def run(source: str) -> str:
         executor = LocalPythonExecutor(["numpy", "sympy"])

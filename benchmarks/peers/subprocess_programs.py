@@ -1,4 +1,4 @@
-"""The reference of `make bench-sandbox`: `python -c` in a bare subprocess, which contains nothing."""
+"""The reference of `make bench-sandbox`: `python -c` in a bare subprocess, without isolation."""
 
 import subprocess
 
@@ -6,7 +6,7 @@ from programs import Run, serve_programs
 
 
 def bare() -> Run:
-    """As every simple tool does it."""
+    """Return a function that runs a program as a simple tool does."""
 
     def run(source: str) -> str:
         return subprocess.run(["python", "-c", source], capture_output=True, text=True, timeout=60).stdout

@@ -1,6 +1,7 @@
-"""textarena's side of `make bench-envs`: a one-player game whose moves call the calculator. The suite batches nothing.
+"""textarena's side of `make bench-envs`: a one-player game whose moves call the calculator.
 
-Its LLMObservationWrapper is left out: it never clears what it has seen, so that every episode would cost more.
+The suite has no batches. Its LLMObservationWrapper is left out: it never clears its history, so every episode would be
+slower than the one before.
 """
 
 import textarena
@@ -9,13 +10,13 @@ from textarena import ObservationType, SinglePlayerState
 
 
 class Calculator(textarena.Env):
-    """Asks for a product."""
+    """Environment that asks for a product."""
 
     def __init__(self, index: int, latency: float) -> None:
         self._index, self._latency = index, latency
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
-        """Ask."""
+        """Begin an episode with the question."""
         self.state = SinglePlayerState(num_players=num_players, seed=seed, max_turns=16)
         self.state.reset(game_state={}, player_prompt_function=self._prompt)
 
@@ -23,7 +24,7 @@ class Calculator(textarena.Env):
         return question(self._index)
 
     def step(self, action: str) -> tuple[bool, dict[str, object]]:
-        """One turn."""
+        """Process one turn of the agent."""
         kind = ObservationType.PLAYER_ACTION
         self.state.add_observation(from_id=0, to_id=-1, message=action, observation_type=kind)
         found = TAG.search(action)
@@ -38,18 +39,18 @@ class Calculator(textarena.Env):
 
 
 class Played:
-    """One environment, as `looped` wants it: what is new is read each turn, the reward at the end."""
+    """One environment, in the form that `looped` needs: new messages are read at each turn, the reward at the end."""
 
     def __init__(self, env: Calculator) -> None:
         self._env = env
 
     def begin(self) -> None:
-        """A new episode."""
+        """Begin a new episode."""
         self._env.reset(num_players=1)
         self._env.get_observation()
 
     def step(self, text: str) -> float:
-        """The reward, once there is one."""
+        """Take a turn; return the reward, 0 before the end."""
         done, _ = self._env.step(action=text)
         if not done:
             self._env.get_observation()
@@ -59,7 +60,7 @@ class Played:
 
 
 def opened(setting: Setting, threads: int = 0) -> Lockstep:
-    """All environments."""
+    """Return all environments."""
     return looped(setting, lambda index: Played(Calculator(index, setting.latency)), threads)
 
 

@@ -1,7 +1,6 @@
-"""What both sides of `make bench-train` share: the models, the prompts, the tool, the reward, and the clocks.
+"""Code that both sides of `make bench-train` share: the models, the prompts, the tool, the reward, and the clocks.
 
-Standard library and what every trainer of language models has (torch, transformers), since it runs in TRL's own
-environment too.
+It uses the standard library, torch and transformers only, since it runs in TRL's own environment too.
 """
 
 import time
@@ -16,30 +15,30 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 WORDS = 1024
-"""Words that prompts are drawn from; every model knows them."""
+"""Number of words that prompts are drawn from; every model has them."""
 RESULT = 16
 """Tokens of a tool's result."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of step."""
+    """Settings of one kind of step."""
 
     prompts: int
     rollouts: int
     prompt_tokens: int
     turn_tokens: int
-    """Sampled in each turn; nothing ends early."""
+    """Tokens that are sampled in each turn; no turn ends early."""
     latency: float = 0.0
     """Seconds that a tool waits between two turns; without it there is one turn."""
     calls: int = 1
-    """Of such a tool, one after each turn but the last."""
+    """Number of calls of such a tool, one after each turn but the last."""
     model: str = "small"
     """Name of a model in MODELS."""
 
     @property
     def turns(self) -> int:
-        """How many there are."""
+        """Return the number of turns."""
         return 1 + self.calls if self.latency else 1
 
 
@@ -92,39 +91,39 @@ def build(name: str = "small") -> Any:
 
 
 def prompts(case: Case, step: int) -> list[list[int]]:
-    """Other prompts in every step, the same on both sides."""
+    """Return the prompts of a step: different ones in each step, the same on both sides."""
     random = Random(step)
     return [[random.randrange(8, WORDS) for _ in range(case.prompt_tokens)] for _ in range(case.prompts)]
 
 
 def wait(latency: float) -> list[int]:
-    """The tool: it waits, as a search or a program does, and answers with so many tokens."""
+    """Wait as a search or a program does, and return a result of fixed length: the tool."""
     time.sleep(latency)
     return list(range(8, 8 + RESULT))
 
 
 def reward(ids: Sequence[int]) -> float:
-    """Differs within a group, so that every row is learned from."""
+    """Return a reward that differs within a group, so that every row is trained on."""
     return sum(ids) % 101 / 100
 
 
 def peak_gb() -> float:
-    """Return the most memory that this process has held so far, in GB."""
+    """Return the peak memory of this process so far, in GB."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e9
 
 
 @dataclass
 class Clock:
-    """CPU and wall seconds of what happens between `begin` and `end`."""
+    """CPU and wall seconds between `begin` and `end`."""
 
     cpu: float = 0.0
     wall: float = 0.0
 
     def begin(self) -> None:
-        """From here on."""
+        """Begin to measure."""
         self.cpu, self.wall = -time.process_time(), -time.perf_counter()
 
     def end(self) -> dict[str, float]:
-        """What passed."""
+        """Return the seconds since `begin`."""
         return {"cpu_s": self.cpu + time.process_time(), "wall_s": self.wall + time.perf_counter()}

@@ -1,7 +1,7 @@
-"""TRL's side of `make bench-train`: its GRPOTrainer, with transformers' own generation, as its users run it on a CPU.
+"""TRL's side of `make bench-train`: its GRPOTrainer with transformers' own generation, as its users run it on a CPU.
 
-A model with random weights calls no tool. So in the case with a tool, what reads a turn of the model is replaced: every
-turn is a call, and the second one is the last. All the rest, the loop that runs the calls among it, is TRL's.
+A model with random weights calls no tool. So in the case with a tool, the function that parses a turn is replaced:
+every turn is a call, and the second one is the last. The rest, with the loop that runs the calls, is TRL's.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
 TEMPLATE = "{%- for message in messages -%}{{- ' ' + (message['content'] or 'w3') -}}{%- endfor -%}"
-"""As many tokens as words."""
+"""Tokenizer with one token per word."""
 
 
 def tokenizer(size: int = WORDS) -> PreTrainedTokenizerFast:
@@ -32,29 +32,29 @@ def tokenizer(size: int = WORDS) -> PreTrainedTokenizerFast:
     )
 
 
-def said(ids: list[int]) -> str:
-    """Ids as words."""
+def words_of(ids: list[int]) -> str:
+    """Return ids as words."""
     return " ".join(f"w{n}" for n in ids)
 
 
 class Watch(TrainerCallback):
-    """Takes the time of each step."""
+    """Measures the time of each step."""
 
     def __init__(self) -> None:
         self.clock, self.steps = Clock(), list[dict[str, float]]()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Before the batch is made."""
+        """Begin to measure before the batch is made."""
         self.clock.begin()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """After the optimizer."""
+        """End after the optimizer step."""
         self.steps.append(self.clock.end())
 
 
-def train(asked: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
-    """Two steps, of which the first is not measured."""
-    case, counted = Case(**asked), []
+def train(case_values: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
+    """Take two steps, of which the first is not measured."""
+    case, counted = Case(**case_values), []
     model = build(case.model)
 
     def score(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -63,10 +63,10 @@ def train(asked: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
 
     def look_up() -> str:
         """Wait and answer."""
-        return said(wait(case.latency))
+        return words_of(wait(case.latency))
 
     words = tokenizer(model.config.vocab_size)
-    steps = [said(ids) for step in range(begin, begin + 2) for ids in prompts(case, step)]
+    steps = [words_of(ids) for step in range(begin, begin + 2) for ids in prompts(case, step)]
     total = case.turns * case.turn_tokens + (case.turns - 1) * RESULT
     config = GRPOConfig(
         output_dir="/tmp/unused",
@@ -110,13 +110,13 @@ def train(asked: dict[str, Any], begin: int, rows: int) -> dict[str, float]:
 
 
 def a_call(*_: Any, **__: Any) -> dict[str, Any]:
-    """What a turn is read as."""
+    """Return the call that each turn is parsed as."""
     call = {"type": "function", "function": {"name": "look_up", "arguments": {}}}
     return {"role": "assistant", "content": "w3", "tool_calls": [call]}
 
 
 def pretend_calls() -> None:
-    """Have TRL's loop take every turn for a call."""
+    """Make TRL's loop parse every turn as a call."""
     grpo_trainer.supports_tool_calling = lambda _: True
     grpo_trainer.is_chat_template_prefix_preserving = lambda _: True
     grpo_trainer.add_response_schema = lambda given: setattr(given, "response_template", {}) or given
@@ -124,7 +124,7 @@ def pretend_calls() -> None:
 
 
 def main() -> None:
-    """Answer until the benchmark ends."""
+    """Answer requests until the benchmark ends."""
     torch.set_num_threads(1)
     pretend_calls()
     answer_requests(("trl", "torch", "transformers"), {"train": train})

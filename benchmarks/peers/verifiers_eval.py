@@ -1,4 +1,4 @@
-"""Plays calculator episodes of a served model with verifiers: an environment with a tool, its results not saved."""
+"""Play calculator episodes of a served model with verifiers: an environment with a tool; no results are saved."""
 
 import asyncio
 import os

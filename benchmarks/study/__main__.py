@@ -1,7 +1,7 @@
-"""The papers' claims put to the test: `make study PART=algorithms` (an hour on two cores), `reagent` or `second`.
+"""Test the claims of the papers: `make study PART=algorithms` (an hour on two cores), `reagent` or `second`.
 
-Runs that are already in the results are not run again, so the study can be stopped and gone on with, and one comparison
-be run alone: `make study PART=algorithms ONLY=vspo`. Exit status 1 where a run failed.
+Runs that are already in the results are not repeated. So the study can be stopped and resumed, and one comparison can
+be run alone: `make study PART=algorithms ONLY=vspo`. The exit status is 1 if a run failed.
 """
 
 import json
@@ -28,25 +28,24 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Options:
-    """Run what is missing of the study, and write its page anew."""
+    """Run the missing runs of the study, and write its pages again."""
 
     part: tyro.conf.Positional[Literal["algorithms", "reagent", "tree", "second"]]
-    """Which claims: those of papers 1 and 3, of paper 2, of trees of episodes, or those that the first round left
-    open."""
+    """Claims to test: of papers 1 and 3, of paper 2, of trees of episodes, or those that the first round left open."""
     only: tuple[str, ...] = ()
     """Names of comparisons; empty: all."""
     seeds: int = 30
     """Largest number of seeds of each comparison; each has five to thirty."""
     minutes: float = 60.0
-    """Minutes after which no run begins; 0 writes the page alone."""
+    """Minutes after which no run begins; 0 only writes the pages."""
     miniature: Path | None = None
-    """Folder for a trial of every arm: one step each, from start models of two steps. None: the study itself."""
+    """Folder for a trial of every arm: one step each, from start models of two steps; None for the study itself."""
     workers: int = 2
     """Number of processes, with one thread each."""
     starts: Path = HERE.parents[1] / "runs" / "study"
     """Folder of the start models."""
     results: Path = field(default=HERE.parent / "results" / "study")
-    """Folder of the results: a file a comparison and a line a run."""
+    """Folder of the results, with one file for each comparison and one line for each run."""
     page: Path = HERE.parents[1] / "docs" / "study.md"
     """Page with the table of claims."""
     appendix: Path = HERE.parents[1] / "docs" / "study_tables.md"
@@ -54,16 +53,16 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the start models that are missing, run what has not been run, seed by seed, and report."""
+    """Run all missing runs, seed by seed, after their start models. Write the pages. Return the exit status."""
     options = tyro.cli(Options, args=arguments)
     small = options.miniature is not None
     if options.miniature is not None:
         folder = options.miniature
-        kept = {"starts": folder / "starts", "results": folder / "results"}
-        kept |= {"page": folder / "study.md", "appendix": folder / "study_tables.md"}
-        kept["page"].write_text(f"{BEGIN_CLAIMS}\n{END}\n\n{BEGIN_SECOND}\n{END}\n", encoding="utf-8")
-        kept["appendix"].write_text(f"{BEGIN.format(options.part)}\n{END}\n", encoding="utf-8")
-        options = replace(options, seeds=1, **kept)
+        paths = {"starts": folder / "starts", "results": folder / "results"}
+        paths |= {"page": folder / "study.md", "appendix": folder / "study_tables.md"}
+        paths["page"].write_text(f"{BEGIN_CLAIMS}\n{END}\n\n{BEGIN_SECOND}\n{END}\n", encoding="utf-8")
+        paths["appendix"].write_text(f"{BEGIN.format(options.part)}\n{END}\n", encoding="utf-8")
+        options = replace(options, seeds=1, **paths)
     if unknown := [name for name in options.only if name not in PARTS[options.part]]:
         raise SystemExit(f"no comparison is called {unknown[0]!r}; there are {', '.join(PARTS[options.part])}")
     results, failed, end = Results(options.results), 0, time.monotonic() + 60 * options.minutes
@@ -75,10 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not running:
                 break
             done = next(as_completed(running))
-            failed += not _kept(results, *running.pop(done), done)
+            failed += not _save(results, *running.pop(done), done)
     write(options.page, options.appendix, results, options.part)
     missing = len(list(_missing(options, results)))
-    print(f"{missing} runs are missing; the same command goes on" if missing else "every run is there")
+    print(f"{missing} runs are missing; the same command resumes the study" if missing else "every run is there")
     return 1 if failed else 0
 
 
@@ -93,16 +92,16 @@ def _missing(options: Options, results: Results) -> Iterator[tuple[str, str, int
                     yield name, arm, seed
 
 
-def _kept(results: Results, name: str, arm: str, seed: int, done: "Future[dict[str, Any]]") -> bool:
-    """Write a run to the results, and print how it ended. Return False if it failed."""
+def _save(results: Results, name: str, arm: str, seed: int, done: "Future[dict[str, Any]]") -> bool:
+    """Write a finished run to the results and print it. Return False if it failed."""
     try:
-        found = done.result()
+        figures = done.result()
     except Exception as error:
         print(f"{name}, {arm}, seed {seed}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return False
-    results.add(name, found)
-    line = " ".join(f"{point['success']:.2f}" for point in found["curve"])
-    print(json.dumps({"run": [name, arm, seed], "success": line, "cpu_s": found["cpu_seconds"]}), flush=True)
+    results.add(name, figures)
+    line = " ".join(f"{point['success']:.2f}" for point in figures["curve"])
+    print(json.dumps({"run": [name, arm, seed], "success": line, "cpu_s": figures["cpu_seconds"]}), flush=True)
     return True
 
 

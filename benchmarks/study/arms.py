@@ -1,8 +1,8 @@
-"""The comparisons of the study: a claim, a setting in which its mechanism acts, and the arms that differ in it alone.
+"""The comparisons of the study: each has a claim, a setting in which its mechanism matters, and arms that differ in it.
 
-Settings are the pilot's, which ran with other seeds; docs/study_tables.md says them in words. All arms of a comparison
-have the same tasks, evaluation and number of generated tokens, and for each seed the same start model unless it is what
-differs.
+The settings come from a pilot with other seeds; docs/study_tables.md describes them. All arms of a comparison have the
+same tasks, evaluation and number of generated tokens. For each seed they also have the same start model, unless the
+arms differ in the start model itself.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ STARTS = {
         (_trail("teacher"), _trail("teacher", habits={"malformed": 0.95}, **HABIT)), (0.02, 0.10)
     ),
     "trail-real": StartModel((_trail("city", fail=0.3, tool_rate=0.4),)),
-    # What a busy tool says is in the tokenizer of all three, and in the demonstrations of one.
+    # The reply of a busy tool is in the tokenizer of all three, but in the demonstrations of one only.
     "trail-stitched": StartModel((_trail("city", fail=0.3, episodes=100, steps=0), _trail("city", tool_rate=0.4))),
     "trail-none": StartModel(
         (_trail("city", fail=0.3, episodes=100, steps=0), _trail("city", tool_rate=0.0, steps=60, decay=20))
@@ -69,18 +69,20 @@ class Arm:
     env_id: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     curated: str = ""
-    """`counted` plays the pool first and keeps what is mixed; `free` too, and counts no token of it."""
+    """Curation of the pool before the training: `counted` counts its tokens as training tokens, `free` does not; "" is
+    no curation.
+    """
     seeds: int | None = None
     """Number of seeds; None: that of the comparison."""
     frozen: bool = False
     """Whether the start model is measured without training."""
     critic: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of `critics.judged`; empty: no judge."""
+    """Arguments of `critics.with_critic`; empty for no judge."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of arms that puts a claim to the test."""
+    """A comparison of arms that tests a claim."""
 
     title: str
     claim: str
@@ -97,17 +99,17 @@ class Comparison:
     """Options of the held-out environment that differ from those of training."""
     tasks: int = 96
     controls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Options of environments that are measured at the end alone, by title."""
+    """Options of further environments for a measurement at the end, by title."""
     points: int = 5
     samples: int = 2
-    """Attempts at each held-out task; where there are more than two, pass@ so many is measured too."""
+    """Number of attempts at each held-out task. With more than two, pass@samples is measured too."""
     seeds: int = FIVE
     first_seed: int = 0
     """First seed; the others follow it."""
     untrained: bool = False
     """Whether a model with random weights is measured too."""
     critiqued: bool = False
-    """Whether second attempts, after critiques that name words, are measured at the end."""
+    """Whether second attempts are measured at the end, after critiques that name words."""
 
     def seeds_of(self, arm: str) -> int:
         """Return the number of runs of an arm."""
@@ -115,13 +117,13 @@ class Comparison:
 
 
 def in_miniature(comparison: Comparison) -> Comparison:
-    """Return the comparison with a step or two of two tasks, measured once, to see whether it runs."""
+    """Return the comparison with one step of two tasks and one measurement, to test that it runs."""
     settings = {**comparison.settings, "num_prompts": 2, "num_mini_batches": 2}
     return replace(comparison, tokens=1, points=1, tasks=4, settings=settings)
 
 
-def hardly_raised(start: StartModel) -> StartModel:
-    """Return a start model for runs in miniature: it imitates a few episodes for two steps."""
+def short_start(start: StartModel) -> StartModel:
+    """Return a start model for runs in miniature. It imitates a few episodes for two steps."""
     return StartModel([replace(phase, episodes=64, steps=min(2, phase.steps)) for phase in start.phases])
 
 

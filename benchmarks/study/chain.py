@@ -1,12 +1,13 @@
-"""Chain: three digits are combined by a fixed table, step by step: in the agent's words, or by a tool that knows it.
+"""Chain: a fixed table combines three digits step by step, in the thinking of the agent or by a tool that has it.
 
 A task:      Combine 4 7 2
 Thinking:    4 with 7 makes 1 . 1 with 2 makes 5 . Answer: 5
 By calls:    <tool_call>{"name": "combine", "arguments": {"query": "4 7"}}</tool_call>, the same with "1 2", Answer: 5
 
-The table holds for all tasks, so an agent can learn pairs by heart and needs no tool for them. The demonstrator knows
-some pairs, and writes any digit for the others: its thinking is right in a good half of the tasks. Calls are always
-right if they can be read. Left out: how long thinking becomes; it has the same steps in every episode.
+All tasks have the same table, so an agent can memorise pairs and then needs no tool for them. The demonstrator knows
+some pairs, and writes a random digit for the others, so its thinking is right in a little over half of the tasks. A
+call that can be parsed always has the right result. Left out: the length of thinking, which has the same steps in every
+episode.
 """
 
 from collections.abc import Sequence
@@ -69,8 +70,8 @@ def demonstrate(
     `thinks`, else by an answer alone. A share `malformed` of the calls cannot be served, and the answer is then `none`.
     """
     replies = [message["content"] for message in messages if message["role"] == "tool"]
-    asked = next(message["content"] for message in messages if message["role"] == "user").split()
-    first, second, third = (int(one) for one in asked[-3:])
+    question = next(message["content"] for message in messages if message["role"] == "user").split()
+    first, second, third = (int(one) for one in question[-3:])
     if any(len(reply) > 1 for reply in replies):
         return f"{MARK} none"
     if len(replies) == 2:

@@ -1,8 +1,8 @@
-"""The claims of the study's first round, and the table that says what the runs found, with one correction for all.
+"""The claims of the first round of the study, and the table of their results, with one correction for all claims.
 
-Each claim is one contrast: a difference between two arms, paired by seed. Its p-value is that of Student's t, corrected
-by Holm's method over the contrasts of this table and all others that the appendix shows. Left out: settings of the arms
-(`arms`, `reagent_arms`), the second round's claims (`second_claims`), and the words around the table.
+Each claim is one contrast: a difference between two arms, paired by seed. Its p-value is that of Student's t test,
+corrected by Holm's method over the contrasts of this table and all others of the appendix. Left out: settings of the
+arms (`arms`, `reagent_arms`), the claims of the second round (`second_claims`), and the text around the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from palaestra.trainers.evaluation.intervals import beta_share, student_quantile
 Line = Mapping[str, Any]
 Measure = Callable[[Line], float]
 LEVEL = 0.05
-"""Corrected p-values below it decide; others leave the claim open."""
+"""Corrected p-value below which a claim is decided; otherwise it stays open."""
 WORTH = 0.05
 """Smallest difference that would matter, for the number of seeds that an open claim needs."""
 _TWO_SIDED_POWER = 1.96 + 0.84
-"""Standard errors away from 0 that are found in eight of ten studies."""
+"""Distance from 0, in standard errors, at which eight of ten studies find a difference."""
 
 
 def area(line: Line) -> float:
@@ -63,7 +63,7 @@ def _zone(line: Line) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """A difference that is claimed to be above 0: a measure of `arm`, less that of `against` with the same seed."""
+    """A claim that a difference is above 0: the measure of `arm`, less that of `against` with the same seed."""
 
     text: str
     comparison: str
@@ -71,9 +71,9 @@ class Claim:
     against: str
     measure: Measure = area
     base: Measure | None = None
-    """Measure of `against`, if it is another one."""
+    """Measure of `against`; None for the same measure."""
     of: str = ""
-    """What is measured, if it is not the area under the curve of success."""
+    """Name of the measure in the table; "" for the area under the curve of success."""
     worth: float = WORTH
     """Smallest difference that would matter."""
 
@@ -132,21 +132,21 @@ CLAIMS = (
 
 
 def claims_table(results: Results) -> str:
-    """Return the table of claims. A claim without two runs in both arms says that it was not run."""
+    """Return the table of claims. A claim without two runs in both arms has the text "not run"."""
     differences = {claim: claim.differences(results) for claim in CLAIMS}
-    family = {claim: values for claim, values in differences.items() if len(values) > 1}
-    named = {(claim.comparison, frozenset((claim.arm, claim.against))) for claim in family if claim.measure is area}
+    tested = {claim: values for claim, values in differences.items() if len(values) > 1}
+    named = {(claim.comparison, frozenset((claim.arm, claim.against))) for claim in tested if claim.measure is area}
     for other in _other_contrasts():
         if (other.comparison, frozenset((other.arm, other.against))) not in named:
             values = other.differences(results)
-            family |= {other: values} if len(values) > 1 else {}
-    corrected = dict(zip(family, holm([student_p(values) for values in family.values()]), strict=True))
+            tested |= {other: values} if len(values) > 1 else {}
+    corrected = dict(zip(tested, holm([student_p(values) for values in tested.values()]), strict=True))
     rows = [claim_row(claim, values, corrected.get(claim)) for claim, values in differences.items()]
-    return "\n".join([*heading(len(family)), *rows])
+    return "\n".join([*heading(len(tested)), *rows])
 
 
 def heading(contrasts: int) -> list[str]:
-    """Return what stands above the rows of a table of claims."""
+    """Return the lines above the rows of a table of claims."""
     columns = ["claim", "contrast", "effect", "seeds", "p", "verdict", "seeds it needs"]
     line = f"Corrected over {contrasts} contrasts."
     return [line, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -170,14 +170,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def reach(values: Sequence[float]) -> float:
+def half_width(values: Sequence[float]) -> float:
     """Return half of the width of the 95 % interval of the mean, by Student's t."""
     return float(student_quantile(len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
 
 
 def _other_contrasts() -> Iterator[Claim]:
-    """Yield the differences that the appendix shows: each arm less the one that it is compared with. Left out: those of
-    the second round, which has a correction of its own.
+    """Yield the differences that the appendix shows: each arm less the arm that it is compared with. Left out: the
+    second round, which has its own correction.
     """
     for part, comparisons in PARTS.items():
         for name, comparison in comparisons.items() if part != "second" else ():
@@ -187,20 +187,22 @@ def _other_contrasts() -> Iterator[Claim]:
 
 
 def claim_row(claim: Claim, values: Sequence[float], p: float | None) -> str:
-    """Return the row of a claim; `p` is corrected, and None where there are too few runs."""
+    """Return the row of a claim. `p` is the corrected p-value; None if there are too few runs."""
     arms = claim.arm if claim.arm == claim.against else f"{claim.arm} - {claim.against}"
     contrast = f"`{claim.comparison}`: {claim.of or arms}"
     if p is None:
         return f"| {claim.text} | {contrast} | not run |  |  | open |  |"
     verdict = "open" if p >= LEVEL else "**for**" if np.mean(values) > 0 else "**against**"
     needed = _needed(values, claim.worth) if verdict == "open" else ""
-    effect = f"{np.mean(values):+.3f} ± {reach(values):.3f}"
+    effect = f"{np.mean(values):+.3f} ± {half_width(values):.3f}"
     return f"| {claim.text} | {contrast} | {effect} | {len(values)} | {_shown(p)} | {verdict} | {needed} |"
 
 
 def _needed(values: Sequence[float], worth: float) -> str:
-    """Return what an open claim needs: the seeds that find a difference of `worth`, or nothing if it is excluded."""
-    if np.mean(values) + reach(values) < worth:
+    """Return the number of seeds that an open claim needs to find a difference of `worth`, or a note that its interval
+    excludes such a difference.
+    """
+    if np.mean(values) + half_width(values) < worth:
         return f"none: below {worth}"
     return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / worth) ** 2)))
 

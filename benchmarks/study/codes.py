@@ -1,13 +1,13 @@
-"""Codes: a question is answered by one search, if the right code word goes with the name. Only reward tells which.
+"""Codes: one search with the name and the right code word answers a question. Only the reward shows the right word.
 
 A task:      Which metal has Moka ?
 An episode:  <tool_call>{"name": "search", "arguments": {"query": "Moka delta"}}</tool_call>
              Kemu
              Answer: Kemu
 
-Each attribute has one right code word, by a fixed permutation that no text tells; every other word finds another name,
-so luck is 0. The demonstrator knows the right word of an attribute in a given share of its episodes. Attributes may be
-dead: nothing that can be found is right.
+Each attribute has one right code word, by a fixed permutation that no text shows. Every other word finds another name,
+so a guess is never right. The demonstrator knows the right word of an attribute in a given share of its episodes. An
+attribute may be dead: then no word finds the right name.
 """
 
 from collections.abc import Sequence
@@ -48,8 +48,9 @@ class Codes(ToolEnv):
     def __init__(
         self, split: str = "train", count: int = 8, asked: str = "", dead: str = "", pool: int = -1, kept: str = ""
     ) -> None:
-        """`count` attributes and words; `asked` and `dead` are numbers of attributes, all and none by default. A `pool`
-        from 0 on is a fixed set of 96 training tasks, 32 of each third of the attributes; `kept` are those left of it.
+        """There are `count` attributes and words. `asked` and `dead` list attributes by number: by default all
+        and none. A `pool` of 0 or more is the number of a fixed set of 96 training tasks, 32 of each third of the
+        attributes, and `kept` lists the tasks of it that are played.
         """
         super().__init__(split)
         self.count, self.pool = count, pool
@@ -58,7 +59,7 @@ class Codes(ToolEnv):
         self.kept = [int(one) for one in str(kept).split("+")] if kept != "" else list(range(3 * POOL))
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Return a task: a name, and what a search finds with each word."""
+        """Return a task: a name, and the result of a search with each word."""
         name, *found = (NAMES[at] for at in rng.permutation(len(NAMES))[: self.count + 1])
         attribute = self.asked[rng.integers(len(self.asked))]
         facts = {f"{name} {word}": value for word, value in zip(WORDS, found, strict=False)}
@@ -66,7 +67,7 @@ class Codes(ToolEnv):
         return Task(f"Which {ATTRIBUTES[attribute]} has {name} ?", answer, data={"facts": facts, "kind": attribute})
 
     def task_set(self, split: str) -> Sequence[Task]:
-        """Return tasks that are drawn anew, or those of the pool."""
+        """Return procedural tasks, or those of the pool."""
         drawn = super().task_set(split)
         if self.pool < 0 or split != "train":
             return drawn
@@ -124,7 +125,7 @@ class StagedCodes(Codes):
 
 
 def broken(call: ParsedCall, rng: np.random.Generator) -> str:
-    """Return a call that cannot be served, in one of three ways."""
+    """Return a call that the environment cannot serve, malformed in one of three ways."""
     way = rng.integers(3)
     if way == 0:
         return hermes.render([call]).replace(', "arguments"', ' "arguments"')
@@ -142,8 +143,9 @@ def demonstrate(
     malformed: float = 0.0,
     filler: int = 0,
 ) -> str:
-    """Search with the right word in a share of the episodes that `levels` gives to thirds of the attributes, or to all;
-    half of the rest use one favourite wrong word. Up to `filler` words stand before the answer.
+    """Search with the right word in a share of the episodes: `levels` has one share for all attributes, or one for each
+    of equal parts of them. In half of the other episodes, use one favourite wrong word. Write up to `filler` words
+    before the answer.
     """
     replies = [message["content"] for message in messages if message["role"] == "tool"]
     if replies:

@@ -1,9 +1,9 @@
-"""Second attempts at Codes: rules that write critiques, and a demonstrator that reads them.
+"""Second attempts at Codes: rules that write critiques, and a demonstrator that uses them.
 
-A critic that tells names two code words, one of which is right; so a critique carries what no reward of the attempt
-says. One that does not tell says what the reward says. Both give the same score, for what can be seen without the
-answer: a search that was served, and an answer that it found. Left out: where a critique stands in the second prompt
-(`second_start`), and judges that are models.
+With `tells`, a critique names two code words, one of which is right. So it has information that the reward of the
+attempt does not have. Without `tells`, it repeats the outcome only. The score is the same for both. It depends on what
+is visible without the answer: whether a search was served, and whether the answer is a result of it. Left out: the
+position of a critique in the second prompt (`second_start`), and judges that are models.
 """
 
 import re
@@ -34,7 +34,7 @@ _TAKEN = re.compile(rf" ({'|'.join(codes.WORDS)})\"")
 
 
 def critique(episode: Episode, tells: bool) -> str:
-    """Return a critique of an attempt at Codes, which never has the name that is asked for."""
+    """Return a critique of an attempt at Codes. It never contains the answer."""
     if episode.reward:
         return RIGHT
     if not tells:
@@ -49,8 +49,8 @@ def critique(episode: Episode, tells: bool) -> str:
 
 def score(episode: Episode) -> float:
     """Return a score of the calls and of the answer's source, not of the outcome."""
-    found = [call.text for call in episode.attempt.calls if call.status is Status.OK]
-    return 0.5 * bool(found) + 0.5 * (final_answer(episode.attempt.answer) in found)
+    results = [call.text for call in episode.attempt.calls if call.status is Status.OK]
+    return 0.5 * bool(results) + 0.5 * (final_answer(episode.attempt.answer) in results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Rule(ReasoningJudge):
     settings: Critic
 
     def __init__(self, settings: Critic) -> None:
-        self.settings = settings  # Nobody is to be reached, and nobody to be hung up on.
+        self.settings = settings  # There is no server to connect to.
 
     def check(self) -> None:
         """Do nothing: a rule is always available."""
@@ -81,32 +81,32 @@ class _Rule(ReasoningJudge):
     async def __call__(self, episodes: Sequence[Episode]) -> Sequence[JudgeResult]:
         """Return scores and critiques in the form of a served judge."""
         weight, tells = self.settings.score_weight, self.settings.tells
-        found = [(episode, score(episode)) for episode in episodes]
-        return [JudgeResult({TERM: weight * one}, {"score": one, "critique": critique(at, tells)}) for at, one in found]
+        pairs = [(episode, score(episode)) for episode in episodes]
+        return [JudgeResult({TERM: weight * one}, {"score": one, "critique": critique(of, tells)}) for of, one in pairs]
 
 
-def judged(recipe: Recipe, *, second: bool, tells: bool) -> Recipe:
-    """Return the recipe with a critic, whose score counts 0.3, and if `second` with second attempts."""
+def with_critic(recipe: Recipe, *, second: bool, tells: bool) -> Recipe:
+    """Return the recipe with a critic whose score has the weight 0.3, and with second attempts if `second`."""
     sampler = Refined(PREFIX_TOKENS) if second else recipe.sampler
     return replace(recipe, judge=Critic(tells=tells), sampler=sampler)
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0, **habits: Any) -> str:
-    """A first attempt is the demonstrator's of Codes. A second one takes one of the words that are named, or the same
-    word again where it was right, or any other.
+    """Play a first attempt as the demonstrator of Codes does. In a second attempt, use one of the words that the
+    critique names, or the same word again if it was right, or else any other word.
     """
-    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
-    own = [messages[asked[0]], *messages[asked[-1] + 1 :]]
-    if len(asked) == 1 or len(own) > 1:
+    prompts = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    own = [messages[prompts[0]], *messages[prompts[-1] + 1 :]]
+    if len(prompts) == 1 or len(own) > 1:
         return codes.demonstrate(own, rng, tool_rate, **habits)
-    said = messages[asked[-1]]["content"]
-    taken = _TAKEN.findall("".join(one["content"] for one in messages if one["role"] == "assistant"))
-    if named := _NAMED.search(said):
+    critique_text = messages[prompts[-1]]["content"]
+    used = _TAKEN.findall("".join(one["content"] for one in messages if one["role"] == "assistant"))
+    if named := _NAMED.search(critique_text):
         words = list(named.groups())
-    elif RIGHT in said:
-        words = taken[:1]
+    elif RIGHT in critique_text:
+        words = used[:1]
     else:
-        words = [word for word in codes.WORDS[:COUNT] if word not in taken]
+        words = [word for word in codes.WORDS[:COUNT] if word not in used]
     name = own[0]["content"].split()[3]
     return hermes.render([ParsedCall("search", {"query": f"{name} {rng.choice(words)}"})])
 

@@ -27,7 +27,7 @@ def measure(
     tasks: int = TASKS,
     samples: int = SAMPLES,
 ) -> dict[str, float]:
-    """Return the figures of an agent on held-out tasks, which are the same for every arm."""
+    """Return the figures of an agent on held-out tasks. The tasks are the same for every arm."""
     arena = palaestra.arena(env_id, 96, split="eval", ordered=True, **options)
     report, episodes = evaluate(agent, arena, tasks=tasks, samples=samples, limits=limits)
     arena.close()
@@ -48,7 +48,7 @@ def measure(
 def measure_untrained(
     local: LocalModel, seed: int, env_id: str, options: Mapping[str, Any], limits: TokenLimits
 ) -> dict[str, float]:
-    """Return the same figures of such a model with random weights."""
+    """Return the same figures for a model of the same shape with random weights."""
     fresh = serve(tiny_model(len(local.tokenizer), seed=seed), local.tokenizer, slots=TASKS, seed=seed)
     return measure(fresh.agent, env_id, options, limits)
 
@@ -64,7 +64,7 @@ def measure_second(
 
 
 def repeated(episodes: Sequence[Episode]) -> tuple[int, int]:
-    """Return how many calls of a busy tool were repeated at once, and how many there were."""
+    """Return the number of calls of a busy tool that were repeated in the next call, and the number of such calls."""
     again = busy = 0
     for episode in episodes:
         calls = episode.attempt.calls
@@ -90,24 +90,24 @@ PER_STEP = {
 
 
 class Steps:
-    """The figures of a run's steps, and their means."""
+    """Figures of the steps of a run, and their means."""
 
     def __init__(self, zone: int | None = None) -> None:
-        """Begin without steps; `zone` is the length from which a response is penalised."""
+        """Begin without steps. `zone` is the length above which a response is penalised; None for no penalty."""
         self.zone = zone
         self.tokens = self.optimizer_steps = self.useful = 0.0
         self.figures: list[dict[str, float]] = []
 
-    def add(self, progress: Progress, longer: Any) -> None:
-        """Add a step of training; `longer` returns the length that the penalty counts."""
+    def add(self, progress: Progress, length_of: Any) -> None:
+        """Add a step of training. `length_of` returns the length of an episode that the penalty counts."""
         metrics = progress.metrics
         self.tokens += metrics["num_tokens/sampled"]
         self.optimizer_steps += metrics.get("optimizer_steps", 0.0)
-        taught = [episode for episode, lessons in progress.rollouts if any(lesson.advantage for lesson in lessons)]
-        self.useful += sum(episode.sampled_tokens for episode in taught)
+        trained = [episode for episode, lessons in progress.rollouts if any(lesson.advantage for lesson in lessons)]
+        self.useful += sum(episode.sampled_tokens for episode in trained)
         line = {name: metrics[key] for key, name in PER_STEP.items() if key in metrics}
         if self.zone is not None:
-            line["zone"] = float(np.mean([longer(episode) > self.zone for episode, _ in progress.rollouts]))
+            line["zone"] = float(np.mean([length_of(episode) > self.zone for episode, _ in progress.rollouts]))
         self.figures.append(line)
 
     def summary(self) -> dict[str, Any]:

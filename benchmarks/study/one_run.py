@@ -1,4 +1,4 @@
-"""A run: an arm with one seed, from its start model to its last token. Left out: tables (`report`)."""
+"""Train and measure one run: an arm with one seed, from its start model on. Left out: tables (`report`)."""
 
 import time
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ import chain  # noqa: F401  All three register their environments.
 import codes  # noqa: F401
 import torch
 import trail  # noqa: F401
-from arms import BASE, Arm, Comparison, hardly_raised, in_miniature
-from critics import judged
+from arms import BASE, Arm, Comparison, in_miniature, short_start
+from critics import with_critic
 from measuring import SAMPLES, Steps, measure, measure_second, measure_untrained
 from parts import COMPARISONS, STARTS
-from start_models import opened
+from start_models import start_folder
 
 from palaestra.errors import TrainingHalted
 from palaestra.trainers import GRPOConfig, tiny_config
@@ -33,8 +33,8 @@ FREE = 0.9
 
 
 @dataclass(frozen=True)
-class Watched(Clip):
-    """The clip, which also counts free tokens: those with a positive advantage, and the clipped ones of them."""
+class CountingClip(Clip):
+    """The clipped loss. It also counts the free tokens with a positive advantage, and the clipped ones of these."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"free": 0, "clipped": 0})
 
@@ -48,13 +48,13 @@ class Watched(Clip):
 
 
 def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
-    """Return the settings of a run as plain data: a result with other settings belongs to another run."""
+    """Return the settings of a run as plain data. A result with other settings does not count as this run."""
     options = {**comparison.options, **arm.options}
     held_out = {**options, **comparison.measured_on}
     if comparison.start == "codes-pool":
         options["pool"] = seed
     changes = {**BASE, **comparison.settings, **arm.changes}
-    if "shaping" in arm.changes:  # One of its own, which has no bonus and no penalty.
+    if "shaping" in arm.changes:  # The arm has its own shaping, without a bonus and a penalty.
         changes = {key: one for key, one in changes.items() if key not in ("tool_bonus", "overlong_share")}
     return {
         "start": arm.start or comparison.start,
@@ -73,61 +73,61 @@ def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
 
 
 def run(name: str, arm_name: str, seed: int, root: Path, small: bool = False) -> dict[str, Any]:
-    """Train an arm, measure it on its way, and return the figures; in miniature, if `small`."""
+    """Train an arm and measure it during the training. Return the figures. `small` makes the run a miniature."""
     torch.set_num_threads(1)
     began = time.process_time()
     comparison = in_miniature(COMPARISONS[name]) if small else COMPARISONS[name]
-    asked = settings(comparison, comparison.arms[arm_name], seed)
-    start = STARTS[asked["start"]]
-    folder = opened(asked["start"], hardly_raised(start) if small else start, seed, root)
+    setup = settings(comparison, comparison.arms[arm_name], seed)
+    start = STARTS[setup["start"]]
+    folder = start_folder(setup["start"], short_start(start) if small else start, seed, root)
     started = time.process_time() - began
-    config = _config(asked, seed)
+    config = _config(setup, seed)
     local = open_model(str(folder), config)
-    spent, kept = 0.0, None
-    if asked["curated"]:
-        kept, tokens = curated(local.agent, config)
-        spent = tokens if asked["curated"] == "counted" else 0.0
-        if not kept and not small:
+    spent, kept_tasks = 0.0, None
+    if setup["curated"]:
+        kept_tasks, tokens = curate_pool(local.agent, config)
+        spent = tokens if setup["curated"] == "counted" else 0.0
+        if not kept_tasks and not small:
             raise SystemExit(f"{name}, {arm_name}, seed {seed}: curation leaves no task of the pool")
-        kept = kept or [0, 1]
-        env = replace(config.env, env_options=(*config.env.env_options, f"kept={'+'.join(map(str, kept))}"))
+        kept_tasks = kept_tasks or [0, 1]
+        env = replace(config.env, env_options=(*config.env.env_options, f"kept={'+'.join(map(str, kept_tasks))}"))
         config = replace(config, env=env)
-    watched = Watched(**{key: getattr(config.recipe.loss, key) for key in Clip.__dataclass_fields__})
-    config = replace(config, recipe=replace(config.recipe, loss=watched))
-    ended = {}
+    loss = CountingClip(**{key: getattr(config.recipe.loss, key) for key in Clip.__dataclass_fields__})
+    config = replace(config, recipe=replace(config.recipe, loss=loss))
+    controls = {}
     if comparison.untrained:
-        ended["untrained"] = measure_untrained(local, seed, asked["env_id"], asked["measured_on"], limits(config))
-    steps, curve, note = _trained(config, local, asked, spent)
+        controls["untrained"] = measure_untrained(local, seed, setup["env_id"], setup["measured_on"], limits(config))
+    steps, curve, note = _trained(config, local, setup, spent)
     for title, options in comparison.controls.items():
-        ended[title] = measure(local.agent, asked["env_id"], options, limits(config))
+        controls[title] = measure(local.agent, setup["env_id"], options, limits(config))
     if comparison.critiqued:
-        ended["second"] = measure_second(
-            local.agent, asked["env_id"], asked["measured_on"], limits(config), asked["tasks"]
+        controls["second"] = measure_second(
+            local.agent, setup["env_id"], setup["measured_on"], limits(config), setup["tasks"]
         )
     taken = time.process_time() - began
     return {
         "arm": arm_name,
         "seed": seed,
         "curve": curve,
-        "figures": steps.summary() | {"free_clipped": watched.counts["clipped"] / max(1, watched.counts["free"])},
-        "controls": ended,
-        **({"kept": len(kept), "curation_tokens": tokens} if kept is not None else {}),
+        "figures": steps.summary() | {"free_clipped": loss.counts["clipped"] / max(1, loss.counts["free"])},
+        "controls": controls,
+        **({"kept": len(kept_tasks), "curation_tokens": tokens} if kept_tasks is not None else {}),
         **({"note": note} if note else {}),
         "cpu_seconds": round(taken - started, 1),
     }
 
 
-def _config(asked: Mapping[str, Any], seed: int) -> GRPOConfig:
-    config = tiny_config(asked["env_id"], "grpo-tcr", **{**asked["changes"], "seed": seed})
-    if asked.get("critic"):
-        config = replace(config, recipe=judged(config.recipe, **asked["critic"]))
-    # As a command line says them: false, not False.
-    said = {key: str(one).lower() if isinstance(one, bool) else one for key, one in asked["options"].items()}
-    options = tuple(f"{key}={value}" for key, value in said.items())
+def _config(setup: Mapping[str, Any], seed: int) -> GRPOConfig:
+    config = tiny_config(setup["env_id"], "grpo-tcr", **{**setup["changes"], "seed": seed})
+    if setup.get("critic"):
+        config = replace(config, recipe=with_critic(config.recipe, **setup["critic"]))
+    # Booleans as a command line has them: false, not False.
+    texts = {key: str(one).lower() if isinstance(one, bool) else one for key, one in setup["options"].items()}
+    options = tuple(f"{key}={value}" for key, value in texts.items())
     return replace(config, model="from a folder", env=replace(config.env, env_options=options))
 
 
-def curated(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
+def curate_pool(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
     """Return the tasks of the pool that the agent solves in some of 8 attempts but not in all, and the tokens used."""
     before = agent.engine.sampled
     with closing(open_arena(config)) as arena:
@@ -135,37 +135,36 @@ def curated(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
     return [one.task for one in curate(episodes, samples=8).tasks], agent.engine.sampled - before
 
 
-def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: float) -> tuple[Steps, list[Any], str]:
-    """Train; return the steps, the measurements at equal distances of generated tokens, and a note on an early end."""
-
-    samples = asked.get("samples", SAMPLES)
+def _trained(config: GRPOConfig, local: Any, setup: Mapping[str, Any], spent: float) -> tuple[Steps, list[Any], str]:
+    """Train. Return the steps, the measurements at equal distances of generated tokens, and a note on an early end."""
+    samples = setup.get("samples", SAMPLES)
 
     def measured(tokens: float) -> dict[str, float]:
-        found = measure(local.agent, asked["env_id"], asked["measured_on"], limits(config), asked["tasks"], samples)
-        return {"tokens": tokens, **{name: round(value, 4) for name, value in found.items()}}
+        figures = measure(local.agent, setup["env_id"], setup["measured_on"], limits(config), setup["tasks"], samples)
+        return {"tokens": tokens, **{name: round(value, 4) for name, value in figures.items()}}
 
-    steps, note, place = Steps(LONG if asked["start"] == "codes-long" else None), "", asked["tokens"] / asked["points"]
+    steps, note, place = Steps(LONG if setup["start"] == "codes-long" else None), "", setup["tokens"] / setup["points"]
     curve = [measured(0.0)]
-    # Nothing has been learned while the pool was curated.
-    while spent >= place * len(curve) and len(curve) <= asked["points"]:
+    # Curation uses tokens and trains nothing, so the points that it passes have the success of the start.
+    while spent >= place * len(curve) and len(curve) <= setup["points"]:
         curve.append({**curve[0], "tokens": place * len(curve)})
-    if asked.get("frozen"):
-        return steps, curve + [{**curve[0], "tokens": place * at} for at in range(1, asked["points"] + 1)], note
+    if setup.get("frozen"):
+        return steps, curve + [{**curve[0], "tokens": place * at} for at in range(1, setup["points"] + 1)], note
     learner = Learner(local.agent, local.model, config)
     with closing(open_arena(config)) as arena, closing(train_learner(learner, arena)) as stage:
-        while len(curve) <= asked["points"]:
+        while len(curve) <= setup["points"]:
             try:
                 progress = next(stage, None)
             except TrainingHalted as error:
                 note = str(error)
-                learner.publish()  # The engine, which was at rest for the update, plays again.
+                learner.publish()  # The update released the engine; this makes it sample again.
                 break
             if progress is None:
                 note = f"its {learner.steps} steps were over before its tokens"
                 break
             steps.add(progress, getattr(config.recipe.shaping, "length", len))
-            while len(curve) <= asked["points"] and spent + steps.tokens >= place * len(curve):
+            while len(curve) <= setup["points"] and spent + steps.tokens >= place * len(curve):
                 curve.append(measured(spent + steps.tokens))
-    while len(curve) <= asked["points"]:
+    while len(curve) <= setup["points"]:
         curve.append(measured(spent + steps.tokens))
     return steps, curve, note

@@ -1,7 +1,7 @@
-"""Tables and pictures of the study, written between two marks of its pages; what is around them is left alone.
+"""Tables and pictures of the study. They replace the text between two marks of a page; the rest of the page stays.
 
 The page has the table of claims and the pictures, the appendix the tables of each part. Intervals are Student's t over
-seeds, 95 %; differences are paired by seed. Left out: the words around them, which are written by hand.
+seeds, 95 %; differences are paired by seed. Left out: the text around them, which is written by hand.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from arms import Comparison
-from claims import area, claims_table, reach, tokens_to
+from claims import area, claims_table, half_width, tokens_to
 from parts import PARTS
 from results import Results
 from second_claims import leaves_zero, second_table
@@ -37,7 +37,7 @@ def _measured(place: int, name: str) -> Callable[[Line], float | None]:
 
 
 def _control(line: Line) -> float | None:
-    return next((found["success"] for found in line["controls"].values()), None)
+    return next((values["success"] for values in line["controls"].values()), None)
 
 
 def _untrained(name: str) -> Callable[[Line], float | None]:
@@ -81,14 +81,14 @@ COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
     "second attempts, with a critique": _control,
     "second attempts in training, last 5": _figure("last", "success_refined"),
     "tokens to .8": lambda line: tokens_to(line, 0.8),
-    "seeds that reach .8": lambda line: float(max(point["success"] for point in line["curve"]) >= 0.8),
+    "seeds that half_width .8": lambda line: float(max(point["success"] for point in line["curve"]) >= 0.8),
     "left zero": leaves_zero,
     "pass@8, before": _measured(0, "pass@8"),
     "pass@8, after": _measured(-1, "pass@8"),
     "tasks kept": lambda line: line.get("kept"),
     "tokens of curation": lambda line: line.get("curation_tokens"),
 }
-_TREE = ["tokens to .8", "seeds that reach .8", "optimizer steps", "dead groups", "entropy, last 5"]
+_TREE = ["tokens to .8", "seeds that half_width .8", "optimizer steps", "dead groups", "entropy, last 5"]
 _CLIP = ["optimizer steps", "clipped, of free tokens with A > 0", "clipped, of all tokens", "entropy, last 5"]
 _STAGED = ["dead, steps 1-5", "dead groups", "first call served, before", "after"]
 _CARRIED = ["dead groups", "entropy, last 5", "calls, after", "control"]
@@ -140,18 +140,18 @@ SHOWN = {
 
 
 def interval(values: Sequence[float]) -> str:
-    """Return a mean with half of the width of its interval."""
+    """Return a mean with half of the width of its interval, as text."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return f"{mean:+.3f}"
-    return f"{mean:+.3f} ± {reach(values):.3f}"
+    return f"{mean:+.3f} ± {half_width(values):.3f}"
 
 
 def verdict(values: Sequence[float]) -> str:
-    """Return in words what the interval of a difference shows."""
+    """Return the result of a difference in words, by its interval."""
     if len(values) < 5:
         return "too few seeds"
-    if abs(np.mean(values)) <= reach(values):
+    if abs(np.mean(values)) <= half_width(values):
         return "not resolved"
     return "more" if np.mean(values) > 0 else "less"
 
@@ -168,7 +168,7 @@ def write(page: Path, appendix: Path, results: Results, part: str) -> None:
 
 
 def _between(page: Path, begin: str, written: str) -> None:
-    """Replace what stands between two marks of a page."""
+    """Replace the text between two marks of a page."""
     text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(begin)
     if not rest or END not in rest:
@@ -209,8 +209,8 @@ def _row(arm: str, lines: Mapping[int, Line], base: Mapping[int, Line], shown: S
         *((interval(areas), interval(finals), verdict(areas)) if both else ("", "", "")),
     ]
     for title in shown:
-        found = [value for line in lines.values() if (value := COLUMNS[title](line)) is not None]
-        cells.append(f"{np.mean(found):.3g}" if found else "")
+        values = [value for line in lines.values() if (value := COLUMNS[title](line)) is not None]
+        cells.append(f"{np.mean(values):.3g}" if values else "")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -223,10 +223,10 @@ def _final(line: Line) -> float:
 
 
 def _draw(picture: Path, results: Results, part: Mapping[str, Comparison]) -> None:
-    """Draw a panel for each comparison and a line for each arm: the mean over seeds. Draw nothing without runs."""
+    """Draw a panel for each comparison, and in it the mean over seeds of each arm. Without runs, draw nothing."""
     from matplotlib.figure import Figure  # palaestra[plot]
 
-    panels = {name: found for name, found in part.items() if any(results.of(name, arm) for arm in found.arms)}
+    panels = {name: values for name, values in part.items() if any(results.of(name, arm) for arm in values.arms)}
     figure = Figure(figsize=(11, 2.6 * -(-len(panels) // 3)), dpi=80, layout="constrained")
     for place, (name, comparison) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(-(-len(panels) // 3), 3, place, title=comparison.title, ylim=(0, 1))

@@ -1,4 +1,4 @@
-"""Results on disk: a file a comparison, a line a run. A run of other settings is none of the study's."""
+"""Results on disk: one file for each comparison, one line for each run. A run with other settings does not count."""
 
 import json
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from parts import COMPARISONS, STARTS
 
 def digest(name: str, arm: str, seed: int) -> str:
     """Return a digest of a run's settings and of how its start model is made."""
-    asked = settings(COMPARISONS[name], COMPARISONS[name].arms[arm], seed)
-    text = json.dumps([asked, repr(STARTS[asked["start"]]), COMPARISONS[name].controls], sort_keys=True)
+    run_settings = settings(COMPARISONS[name], COMPARISONS[name].arms[arm], seed)
+    text = json.dumps([run_settings, repr(STARTS[run_settings["start"]]), COMPARISONS[name].controls], sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -31,9 +31,9 @@ class Results:
         """Return whether the run is there."""
         return (name, arm, seed) in self._lines
 
-    def add(self, name: str, found: Mapping[str, Any]) -> None:
+    def add(self, name: str, figures: Mapping[str, Any]) -> None:
         """Write a run to disk at once: the study may be stopped at any time."""
-        line = {**found, "digest": digest(name, found["arm"], found["seed"])}
+        line = {**figures, "digest": digest(name, figures["arm"], figures["seed"])}
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

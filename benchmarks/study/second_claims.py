@@ -18,13 +18,13 @@ from parts import COMPARISONS
 from results import Results
 
 LEFT_ZERO = 0.1
-"""Held-out success from which a run has left zero."""
+"""Smallest held-out success at which a run counts as having left zero."""
 EXACT = 16
-"""Seeds up to which all flips of signs are tried; of more, as many are drawn as 16 seeds have."""
+"""Largest number of seeds for which all flips of signs are tried. For more seeds, 2**16 flips are drawn."""
 
 
 def leaves_zero(line: Line) -> float:
-    """Return 1 if any point after the start has left zero."""
+    """Return 1 if the success of any point after the start is at least `LEFT_ZERO`, otherwise 0."""
     return float(any(point["success"] >= LEFT_ZERO for point in line["curve"][1:]))
 
 
@@ -46,17 +46,17 @@ def last_success(line: Line) -> float:
 
 
 def first_calls(line: Line) -> float:
-    """Return the calls an episode of the start."""
+    """Return the number of calls per episode at the start."""
     return float(line["curve"][0]["calls"])
 
 
 def last_calls(line: Line) -> float:
-    """Return the calls an episode at the end."""
+    """Return the number of calls per episode at the end."""
     return float(line["curve"][-1]["calls"])
 
 
 def kept_pass(line: Line) -> float:
-    """Return pass@8 at the end, less its highest value: 0 where nothing was given up."""
+    """Return pass@8 at the end, less its highest value on the way: 0 if it ends at its highest value."""
     return float(line["curve"][-1]["pass@8"] - max(point["pass@8"] for point in line["curve"]))
 
 
@@ -118,7 +118,7 @@ def tuned(results: Results, comparison: str, arm: str) -> dict[int, Mapping[str,
 
 
 def sign_flip_p(values: Sequence[float]) -> float:
-    """Return the share of all flips of signs whose sum is as far from 0 as that of these differences."""
+    """Return the share of all flips of signs whose sum is at least as far from 0 as the sum of the differences."""
     count = len(values)
     if count <= EXACT:
         signs = np.array(list(product((1, -1), repeat=count)))

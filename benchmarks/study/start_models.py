@@ -1,8 +1,8 @@
-"""Start models: the tiny agent raised to imitate, by seed, kept in a folder and shared by all arms that begin there.
+"""Start models: the tiny agent after imitation, one for each seed, in a folder that all arms of a comparison share.
 
-Left out: a gate on success, for starts shall be bad. Where two rewards are compared from calls that nearly all fail,
-the share of first calls that are served must lie within bounds, or the last phase is learned again from other
-demonstrations; how often, and how far outside the nearest one is, is written down.
+Left out: a success that a start model must reach, since the comparisons need weak ones. Where nearly all calls shall
+fail, the share of served first calls must lie within bounds; otherwise the last phase is trained again on other
+demonstrations. The number of tries, and the distance of the nearest one from the bounds, are saved.
 """
 
 import copy
@@ -54,7 +54,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class CritiquedPhase(Phase):
-    """Demonstrations in Codes, each followed by a critique and a second attempt. Both attempts are imitated."""
+    """Demonstrations in Codes, each followed by a critique and a second attempt. The model imitates both attempts."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class StartModel:
     phases: Sequence[Phase]
     served: tuple[float, float] | None = None
     """Bounds of the share of first calls that are served, after the last phase."""
-    anew: ClassVar[bool] = True
+    restarts: ClassVar[bool] = True
     """Whether a further try begins from the weights before the last phase."""
 
 
@@ -72,10 +72,10 @@ class StartModel:
 class PatientStart(StartModel):
     """A start model whose further tries continue from the one before, until the share is that of the demonstrations."""
 
-    anew: ClassVar[bool] = False
+    restarts: ClassVar[bool] = False
 
 
-def opened(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
+def start_folder(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
     """Return the folder of a start model. If there is none, train it, while other processes that need it wait."""
     folder = root / f"{name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,17 +83,19 @@ def opened(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "raised.json").is_file():
             began = time.process_time()
-            told = _raised(recipe, seed, folder)
-            content = told | {"cpu_seconds": round(time.process_time() - began, 1)}
+            content = _train(recipe, seed, folder) | {"cpu_seconds": round(time.process_time() - began, 1)}
             (folder / "raised.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
 
-def _raised(recipe: StartModel, seed: int, folder: Path) -> dict[str, float]:
-    shown = [_shown(phase, seed) for phase in recipe.phases]
-    tokenizer = tiny_tokenizer(m["content"] for dialogues in shown for messages in dialogues for m in messages)
+def _train(recipe: StartModel, seed: int, folder: Path) -> dict[str, float]:
+    """Train a start model into the folder. Return its tries and their result if its calls have bounds."""
+    all_dialogues = [_demonstrations(phase, seed) for phase in recipe.phases]
+    tokenizer = tiny_tokenizer(m["content"] for dialogues in all_dialogues for messages in dialogues for m in messages)
     local = serve(tiny_model(len(tokenizer), seed=seed), tokenizer, slots=96, seed=seed)
-    *before, last = [(phase, dialogues) for phase, dialogues in zip(recipe.phases, shown, strict=True) if phase.steps]
+    *before, last = [
+        (phase, dialogues) for phase, dialogues in zip(recipe.phases, all_dialogues, strict=True) if phase.steps
+    ]
     for phase, dialogues in before:
         _imitate(local, phase, dialogues, seed)
     phase, dialogues = last
@@ -102,25 +104,25 @@ def _raised(recipe: StartModel, seed: int, folder: Path) -> dict[str, float]:
         export(local.model, tokenizer, folder)
         return {}
     before_last, (least, most) = copy.deepcopy(local.model.state_dict()), recipe.served
-    found: list[tuple[float, float, dict[str, Any]]] = []
-    while len(found) < MOST_TRIES and not (found and found[-1][0] == 0):
-        if recipe.anew:
+    tries: list[tuple[float, float, dict[str, Any]]] = []
+    while len(tries) < MOST_TRIES and not (tries and tries[-1][0] == 0):
+        if recipe.restarts:
             local.model.load_state_dict(before_last)
         _imitate(local, phase, dialogues, seed)
         served = measure(local.agent, phase.env_id, phase.options, TokenLimits(72, 256))["served"]
-        found.append((max(least - served, served - most, 0.0), served, copy.deepcopy(local.model.state_dict())))
-        dialogues = _shown(phase, seed + 1000 * len(found))
-    outside, served, nearest = min(found, key=lambda one: one[0])
+        tries.append((max(least - served, served - most, 0.0), served, copy.deepcopy(local.model.state_dict())))
+        dialogues = _demonstrations(phase, seed + 1000 * len(tries))
+    outside, served, nearest = min(tries, key=lambda one: one[0])
     local.model.load_state_dict(nearest)
     export(local.model, tokenizer, folder)
-    return {"tries": len(found), "served": served, "outside": outside}
+    return {"tries": len(tries), "served": served, "outside": outside}
 
 
-def _shown(phase: Phase, seed: int) -> list[Sequence[Message]]:
-    """Return the demonstrator's dialogues: with guesses, and with the results of calls that cannot be read."""
+def _demonstrations(phase: Phase, seed: int) -> list[Sequence[Message]]:
+    """Return the dialogues of the demonstrator. They include its guesses, and calls that cannot be parsed."""
     arena = palaestra.arena(phase.env_id, 96, ordered=True, **phase.options)
-    plays = partial(palaestra.demonstrator(phase.env_id), **phase.habits)
-    episodes = demonstrate(arena, plays, phase.episodes, phase.tool_rate, seed)
+    demonstrator = partial(palaestra.demonstrator(phase.env_id), **phase.habits)
+    episodes = demonstrate(arena, demonstrator, phase.episodes, phase.tool_rate, seed)
     if isinstance(phase, CritiquedPhase):
         dialogues = both_attempts(arena, episodes)
     else:

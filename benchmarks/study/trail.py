@@ -1,4 +1,4 @@
-"""Trail: two or three look-ups in a row, each for what the one before has found, with tools that may be busy.
+"""Trail: two or three look-ups in a row, each for the result of the one before, with tools that may be busy.
 
 A task:      Who taught the mayor of the city where Bado was born?
 An episode:  three calls of `search`, then Answer: NAME
@@ -22,7 +22,7 @@ from palaestra.errors import UnknownTask
 from palaestra.formats import ParsedCall, hermes
 
 KINDS: Mapping[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    # Its tool, the first relation, the second ones, more of them, and two ways to ask.
+    # The tool, the first relation, the second relations, further ones, and two forms of the question.
     "city": (
         "search",
         "born",
@@ -65,12 +65,12 @@ class Trail(ToolEnv):
     max_turns = 8
 
     def __init__(self, split: str = "train", kinds: str = "city", fail: float = 0.0) -> None:
-        """Take `kinds` of questions, joined by +; `fail` is how often a tool says that it is busy."""
+        """`kinds` of questions are joined by +. `fail` is the probability that a tool answers that it is busy."""
         super().__init__(split)
         self.kinds, self.fail = kinds.split("+"), fail
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Return a task with the facts along the trail, and as many beside it."""
+        """Return a task with the facts of the trail, and the same number of other facts."""
         kind = self.kinds[rng.integers(len(self.kinds))]
         tool_name, first, seconds, more, questions = KINDS[kind]
         second = seconds[rng.integers(len(seconds))]
@@ -82,28 +82,28 @@ class Trail(ToolEnv):
         question = questions[rng.integers(len(questions))].format(name=names[0], second=second)
         return Task(question, names[len(relations)], data={"facts": facts, "tool": tool_name})
 
-    def _found(self, tool_name: str, query: str) -> str:
+    def _look_up(self, tool_name: str, query: str) -> str:
         if self.fail and self.rng.random() < self.fail:
             raise ToolError(BUSY)
-        found = self.problem.data["facts"].get(" ".join(query.split()))
-        if found is None or self.problem.data["tool"] != tool_name:
+        value = self.problem.data["facts"].get(" ".join(query.split()))
+        if value is None or self.problem.data["tool"] != tool_name:
             raise ToolError("no result")
-        return str(found)
+        return str(value)
 
     @tool
     def search(self, query: str) -> str:
         """Look up a fact about people and cities: "NAME relation"."""
-        return self._found("search", query)
+        return self._look_up("search", query)
 
     @tool
     def ledger(self, query: str) -> str:
         """Look up a fact about things: "NAME relation"."""
-        return self._found("ledger", query)
+        return self._look_up("ledger", query)
 
     @tool
     def atlas(self, query: str) -> str:
         """Look up a fact about lands: "NAME relation"."""
-        return self._found("atlas", query)
+        return self._look_up("atlas", query)
 
     def reward(self, attempt: Attempt) -> float:
         """Return 1 for the right name, bare or after "Answer:"."""
@@ -119,18 +119,20 @@ class StagedTrail(Trail):
 def demonstrate(
     messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0, malformed: float = 0.0
 ) -> str:
-    """Look up one fact after the other, a busy tool again; with probability 1 - tool_rate, answer none at once."""
+    """Look up one fact after the other, and repeat a call that met a busy tool. With probability 1 - tool_rate, answer
+    none at once.
+    """
     replies = [message["content"] for message in messages if message["role"] == "tool"]
     question = next(message["content"] for message in messages if message["role"] == "user")
     tool_name, relations, name = _read(question)
-    found = [reply for reply in replies if reply in NAMES]
+    results = [reply for reply in replies if reply in NAMES]
     if any(reply not in NAMES and BUSY not in reply for reply in replies) or (
         not replies and rng.random() >= tool_rate
     ):
         return f"{MARK} none"
-    if len(found) == len(relations):
-        return f"{MARK} {found[-1]}"
-    call = ParsedCall(tool_name, {"query": f"{[name, *found][-1]} {relations[len(found)]}"})
+    if len(results) == len(relations):
+        return f"{MARK} {results[-1]}"
+    call = ParsedCall(tool_name, {"query": f"{[name, *results][-1]} {relations[len(results)]}"})
     return broken(call, rng) if rng.random() < malformed else hermes.render([call])
 
 

@@ -36,7 +36,7 @@ def rates_of(seed: int) -> np.ndarray:
     return rng.permutation(np.concatenate([np.zeros(third), np.ones(third), rng.uniform(0.2, 0.8, third)]))
 
 
-def ended(start: Start, solved: bool, tokens: int) -> Scored:
+def scored_episode(start: Start, solved: bool, tokens: int) -> Scored:
     """Return an episode with this many tokens."""
     attempt = Attempt(Task("a task"), (), None, (), 1)
     row = TokenRow(
@@ -47,15 +47,15 @@ def ended(start: Start, solved: bool, tokens: int) -> Scored:
 
 
 def curve(options: Callable[..., object], rates: np.ndarray, seed: int) -> list[float]:
-    """Return the useful share of all tokens so far, after this many visits a task on average."""
+    """Return the useful share of all tokens so far, at each number of visits a task in `VISITS`."""
     source = options("a/Pool-v0", len(rates), Groups(PROMPTS, MEMBERS), seed)  # type: ignore[operator]
-    rng, useful, tokens, groups, found = np.random.default_rng(seed), 0, 0, 0, list[float]()
-    while len(found) < len(VISITS):
+    rng, useful, tokens, groups, shares = np.random.default_rng(seed), 0, 0, 0, list[float]()
+    while len(shares) < len(VISITS):
         while (batch := source.batch()) is None:
             while (start := source.next()) is not None:
                 solved = bool(rng.random() < rates[start.task])
                 length = int(1 + (20 if solved else 30) * np.exp(rng.normal(0, 0.5)))
-                source.observe(ended(start, solved, length))
+                source.observe(scored_episode(start, solved, length))
         members = dict[int, list[Episode]]()
         for scored in batch.rollouts:
             members.setdefault(scored.episode.start.group, []).append(scored.episode)
@@ -64,26 +64,28 @@ def curve(options: Callable[..., object], rates: np.ndarray, seed: int) -> list[
             tokens += own
             useful += own * (len({episode.reward for episode in group}) > 1)
         groups += len(members)
-        while len(found) < len(VISITS) and groups >= VISITS[len(found)] * len(rates):
-            found.append(useful / tokens)
-    return found
+        while len(shares) < len(VISITS) and groups >= VISITS[len(shares)] * len(rates):
+            shares.append(useful / tokens)
+    return shares
 
 
 def oracle(rates: np.ndarray) -> float:
-    """Return the share of live groups if only tasks that are solved sometimes are played, each as often."""
+    """Return the share of groups with something to compare if only tasks that are solved sometimes are played, all
+    equally often.
+    """
     between = rates[(rates > 0) & (rates < 1)]
     return float(np.mean(1 - between**MEMBERS - (1 - between) ** MEMBERS))
 
 
 def table(seeds: int = 5) -> str:
-    """Print the curve of each sampler, and its ratio to those of plain GRPO and of the oracle."""
+    """Return the table of the curve of each sampler, with its ratios to plain GRPO and to the oracle."""
     pools = [rates_of(seed) for seed in range(seeds)]
     best = float(np.mean([oracle(rates) for rates in pools]))
-    found = {
+    shares_by_sampler = {
         name: np.mean([curve(options, rates, seed) for seed, rates in enumerate(pools)], axis=0)
         for name, options in SAMPLERS.items()
     }
-    plain = found["uniform (GRPO)"]
+    plain = shares_by_sampler["uniform (GRPO)"]
     rows = [
         "### Useful tokens on a fixed pool",
         "",
@@ -93,7 +95,7 @@ def table(seeds: int = 5) -> str:
         f"| sampler | {' | '.join(f'after {visits}' for visits in VISITS)} | by GRPO's | by the oracle's |",
         "|---" * (3 + len(VISITS)) + "|",
     ]
-    for name, shares in found.items():
+    for name, shares in shares_by_sampler.items():
         cells = [f"{share:.2f}" for share in shares]
         rows.append(f"| {name} | {' | '.join(cells)} | {shares[-1] / plain[-1]:.2f} | {shares[-1] / best:.2f} |")
     return "\n".join(rows)

@@ -1,8 +1,8 @@
-"""What an agent reaches in every environment of the suite: `make results` measures what is missing and writes the page
+"""Measure the success of agents in every environment of the suite, and write the page: `make results`
 
-One file for each environment in results/suite, and one for each run with GRPO in results/suite/runs. A file with the
-same settings and prompts, or of the same command, is kept, so the measurement continues where it was stopped;
-`--write-only` writes the page from the files that are there. Float32, one thread, short turns.
+There is one file for each environment in results/suite, and one for each run with GRPO in results/suite/runs. A file
+with the same settings and prompts, or of the same command, is kept, so the measurement can be stopped and resumed.
+`--write-only` only writes the page from these files. Models run in float32 on one thread, with short turns.
 """
 
 import json
@@ -27,18 +27,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Options:
-    """Measure what is missing, and write the page anew."""
+    """Measure what is missing, and write the page again."""
 
     only: tuple[str, ...] = ()
-    """Environments or runs to measure, by name; all where none is named."""
+    """Environments or runs to measure, by name; by default all."""
     write_only: bool = False
-    """Measure nothing."""
+    """Only write the page."""
     results: Path = field(default=ROOT / "benchmarks" / "results" / "suite")
-    """Where the figures go, a file for each environment and run."""
+    """Folder for the figures, with a file for each environment and run."""
     episodes: Path = field(default=ROOT / "runs" / "suite")
-    """Where the episodes go, for `palaestra view`."""
+    """Folder for the episodes, which `palaestra view` shows."""
     page: Path = field(default=ROOT / "docs" / "results.md")
-    """Whose tables are written."""
+    """Page whose tables are written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -115,9 +115,9 @@ class _Face(SingleEpisode):
             seats = ", ".join(self.possible_agents)
             raise UsageError(f"{verb}: there is no seat {agent!r}; the seats are {seats}")
 
-    def _require_game(self, verb: str) -> None:
+    def _require_game(self) -> None:
         if not self.agents:
-            raise UsageError(f"{verb}: no game is played, or it has ended; call reset first")
+            raise UsageError("step: no game is played, or it has ended; call reset first")
 
     def _open(self, seed: int | None, options: dict[str, Any] | None) -> Events:
         """Begin a game: `options["task"]` picks the problem, otherwise it is drawn."""
@@ -191,7 +191,7 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
 
     def step(self, action: str | None) -> None:
         """Take the selected seat's turn; the action is None for a seat whose game is over."""
-        self._require_game("step")
+        self._require_game()
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
@@ -250,7 +250,7 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
         self, actions: dict[str, str]
     ) -> tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         """Take the turns of the seats whose turn it is; actions of other seats are ignored."""
-        self._require_game("step")
+        self._require_game()
         for agent in actions:
             self._require_seat("step", agent)
         if missing := self._asked - set(actions):

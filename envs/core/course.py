@@ -118,9 +118,9 @@ class Course:
                 again = {}
             if dict(again) != past.asks:
                 raise UsageError(
-                    f"{type(play).__name__} did not come out the same when its rounds were told again: round "
-                    f"{number + 1} asked {past.asks!r:.200} and then {dict(again)!r:.200}. Rounds know what was said, "
-                    "rng, `said.world`, numbers and texts on self: let final() of a Toolkit declare what else changes"
+                    f"{type(play).__name__} asked another question when its rounds were repeated: round "
+                    f"{number + 1} asked {past.asks!r:.200} and then {dict(again)!r:.200}. Rounds may use the replies, "
+                    "rng, `said.world`, numbers and texts on self; let final() of a Toolkit declare what else changes"
                 )
             twin.replies, world = dict(past.replies), past.world
         if len(self.rounds) in self.seeds:

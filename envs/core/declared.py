@@ -44,7 +44,7 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_result_chars": _COUNT,
     "max_kept_chars": _COUNT,
     "deadlines": (_are_deadlines, f"seconds above 0 by name, of {', '.join(DEADLINES)}: {{'reward': 300}}"),
-    "chance": (lambda value: is_number(value) and 0 <= value <= 1, "what guessing succeeds in, from 0 to 1"),
+    "chance": (lambda value: is_number(value) and 0 <= value <= 1, "the success rate of guessing, from 0 to 1"),
     "ceiling": (lambda value: value is None or is_number(value), "a finite number, or None"),
 }
 """Check of each declared value, with the expected value in words."""

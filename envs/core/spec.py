@@ -79,7 +79,7 @@ class Spec:
         """True if the class has a `reward`; a game may have none."""
         self.reward_waits = self.has_reward and _waits(author.reward)
         self.has_user = type(author).user is not ToolEnv.user or "user" in vars(author)
-        """True if a turn without a call is said to a user; otherwise it is the answer."""
+        """True if a turn without a call is a message to a user; otherwise it is the answer."""
         self.user_waits = self.has_user and _waits(author.user)
         self.conditions = _conditions(tuple({**DEADLINES, **author.deadlines}.items()))
         self.own_final = type(author).final is not ToolEnv.final

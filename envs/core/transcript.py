@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.episode import Message
+from palaestra.shortening import visible
 
 _INTEGERS = ("turn", "task")
 _INTEGER, _NUMBER, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
@@ -28,13 +29,6 @@ def fresh(messages: Iterable[Message]) -> tuple[Message, ...]:
 def transcript(messages: Sequence[Message]) -> str:
     """Return messages with their roles, one after another, without control characters of a terminal."""
     return "\n".join(f"{_label(message)}: {visible(str(message.get('content') or ''))}" for message in messages)
-
-
-def visible(text: str) -> str:
-    """Return the text with control characters spelled out: a model's text must not move a terminal's cursor."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _label(message: Message) -> str:

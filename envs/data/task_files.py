@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from palaestra.envs.core.tasks import check_split, split_of
-from palaestra.envs.core.transcript import visible
 from palaestra.envs.data.rows import Row, read_rows
 from palaestra.envs.data.task_rows import IDS, INDEX, RowTask, column_hint, row_task_of
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
+from palaestra.shortening import visible
 
 WHOLE = "all"
 """Name of the split that is the whole file, whatever its rows say: for playing a published test, not for training."""

@@ -26,7 +26,6 @@ from palaestra.envs.core.kits import is_permanent
 from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import EpisodeState, Seat, not_open
-from palaestra.envs.core.transcript import visible
 from palaestra.envs.harness.program import answer_of, start
 from palaestra.envs.harness.server import server_here
 from palaestra.envs.harness.world import Over, Turn, World
@@ -34,6 +33,7 @@ from palaestra.envs.running.work import Pending, Work, WorkMode
 from palaestra.episode import Ending, Event
 from palaestra.errors import Broken, UsageError
 from palaestra.protocols import TooLong
+from palaestra.shortening import visible
 
 log = logging.getLogger("palaestra.envs")
 _LONGEST_ERROR = 2000

@@ -76,8 +76,8 @@ class ReplayMachines:
             }:
                 words = shlex.join(as_pair(name, value) for name, value in unnamed.items())
                 raise UsageError(
-                    f"a record of {env_id} names where it runs or whom it asks, and no file decides that: {words}; if "
-                    f"you trust it, add --env-options {words}, or name others there"
+                    f"a record of {env_id} names services, which are used only if the command names them too: {words}; "
+                    f"if you trust it, add --env-options {words}, or name others there"
                 )
             self._machines[key] = open_machine(env_id, machine_options)
         return self._machines[key]

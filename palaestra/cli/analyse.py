@@ -11,8 +11,8 @@ from rich.table import Table
 
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.output import Reported, reporting, require_writable
-from palaestra.envs.core.transcript import visible
 from palaestra.errors import UsageError
+from palaestra.shortening import visible
 
 if TYPE_CHECKING:
     from palaestra.trainers.view import Analysis, SeedGroup, Spread

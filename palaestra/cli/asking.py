@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from palaestra.envs.core.transcript import visible
 from palaestra.episode import Message
 from palaestra.errors import UsageError
+from palaestra.shortening import visible
 
 Tools = Mapping[str, Mapping[str, Any]]
 """Function schemas of tools, by name."""

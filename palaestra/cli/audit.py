@@ -48,17 +48,17 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
     ledger = audit_run(options.run, partial(show_line, console), rescored, options.allow_code)
     wrong = ledger.wrong()
     rows = {
-        check: (f"{ledger.looked[check]:,}", f"{wrong[check]:,}", ledger.skipped.get(check, "")) for check in CAUSES
+        check: (f"{ledger.checked[check]:,}", f"{wrong[check]:,}", ledger.skipped.get(check, "")) for check in CAUSES
     }
     console.print(table(f"Audit of {options.run}", rows, ("looked at", "wrong", "left out"), "left"))
     figures |= {
-        "checks": {check: {"looked_at": ledger.looked[check], "wrong": wrong[check]} for check in CAUSES},
+        "checks": {check: {"looked_at": ledger.checked[check], "wrong": wrong[check]} for check in CAUSES},
         "figures": ledger.figures,
         "defects": ledger.defects,
         "findings": [str(finding) for finding in ledger.findings],
         "causes": ledger.causes.as_dict(),
     }
-    for line in (_said(ledger), *ledger.causes.lines()):
+    for line in (_figures_line(ledger), *ledger.causes.lines()):
         show_line(console, line)
     for finding in ledger.findings[:_SHOWN]:
         show_line(console, str(finding), "red")
@@ -67,7 +67,7 @@ def _audit(options: AuditOptions, figures: dict[str, Any]) -> int:
     return 1 if ledger.findings or ledger.defects else 0
 
 
-def _said(ledger: "Ledger") -> str:
+def _figures_line(ledger: "Ledger") -> str:
     """Return the figures of the audit as one line of text."""
     return ", ".join(
         f"{name} {value:.3g}" if value % 1 else f"{name} {value:,.0f}" for name, value in ledger.figures.items()

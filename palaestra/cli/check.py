@@ -15,6 +15,7 @@ from palaestra.cli.output import Reported, run_reported
 from palaestra.errors import MissingExtra, UsageError
 from palaestra.plain import from_pairs
 from palaestra.registry import as_registered, games, registered
+from palaestra.shortening import visible
 
 INDENT = 7
 REPORT_SECONDS = 10.0
@@ -97,8 +98,6 @@ def _reporter() -> Callable[[str], None]:
 
 def _show(outcome: str, text: str, console: Console) -> None:
     """Print one finding, with its further lines indented."""
-    from palaestra.envs.core.transcript import visible
-
     lines = textwrap.wrap(visible(text), max(20, console.width - INDENT), drop_whitespace=True)
     console.print(f"  {outcome:<{INDENT - 2}}", style=STYLES[outcome], end="", highlight=False)
     show_line(console, f"\n{' ' * INDENT}".join(lines))

@@ -84,7 +84,7 @@ def _chosen(options: CollectOptions, score: Score, fits: Callable[[Record], bool
         return 1
     write(options.out, chosen.records)
     show_line(console, f"{len(chosen.records)} episodes: {options.out}")
-    rollouts.tell_defects()
+    rollouts.print_defects()
     return 0
 
 

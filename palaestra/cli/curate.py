@@ -61,10 +61,10 @@ def run(arguments: Sequence[str]) -> int:
     """Play the missing episodes, compute pass rates, and keep the tasks that fit. Return 1 if no task was kept."""
     options = tyro.cli(CurateOptions, args=list(arguments), prog="palaestra curate")
     target = options.histogram(resolve(options.env_id))
-    return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))
+    return run_rollouts(options, "curate", lambda rollouts: _keep_tasks(options, target, rollouts))
 
 
-def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: EpisodeCollection) -> int:
+def _keep_tasks(options: CurateOptions, target: Mapping[str, float] | None, rollouts: EpisodeCollection) -> int:
     tokens: list[int] = []
     causes = Causes()
 
@@ -96,7 +96,7 @@ def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: 
     rows = {"tasks": curated.outcomes, "kept": kept_counts}
     cells = {name: tuple(str(row[outcome]) for outcome in OUTCOMES) for name, row in rows.items()}
     rollouts.console.print(table(f"Tasks of {rollouts.env_id.rpartition(':')[2]}", cells, OUTCOMES))
-    rollouts.tell(causes)
+    rollouts.print_causes(causes)
     if curated.outcomes["incomplete"]:
         note(f"{curated.outcomes['incomplete']} tasks have BROKEN episodes and are left out")
     if not curated.tasks:
@@ -108,5 +108,5 @@ def _kept(options: CurateOptions, target: Mapping[str, float] | None, rollouts: 
         return 1
     Curated(rollouts.env_id, options.split, curated.tasks, summary).write(options.out)
     show_line(rollouts.console, f"{len(curated.tasks)} tasks: {options.out}; {sum(tokens):,} tokens were generated")
-    rollouts.tell_defects()
+    rollouts.print_defects()
     return 0

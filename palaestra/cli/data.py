@@ -25,12 +25,13 @@ from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.cheats import arguments
 from palaestra.envs.core.machine import Machine
-from palaestra.envs.core.transcript import transcript, visible
+from palaestra.envs.core.transcript import transcript
 from palaestra.envs.data.task_files import TaskFile, read_tasks
 from palaestra.episode import Ending, Start, Task
 from palaestra.errors import PalaestraError, TaskFileError, UsageError
 from palaestra.plain import from_pairs
 from palaestra.registry import check_options, registered_author
+from palaestra.shortening import visible
 
 PROBED = 3
 """Tasks of a split that are opened with --env."""
@@ -77,12 +78,12 @@ def _look(options: DataOptions, figures: dict[str, Any]) -> int:
             print("with --env ENV-ID it is read by that environment, which may know other columns")
         return 1
     _show(file, figures)
-    missed = list(_missed(file, env_id, others))
-    figures["missed"] = missed
-    print(f"\nIn {env_id.rpartition(':')[2]}", *(f"  {line}" for line in missed), sep="\n")
-    if not missed:
+    missing = list(_missing(file, env_id, others))
+    figures["missed"] = missing
+    print(f"\nIn {env_id.rpartition(':')[2]}", *(f"  {line}" for line in missing), sep="\n")
+    if not missing:
         print("  its first tasks open, its tools and its reward find what they need")
-    return 1 if missed else 0
+    return 1 if missing else 0
 
 
 def _read_by(env_id: str, path: str, others: Mapping[str, Any]) -> TaskFile:
@@ -186,7 +187,7 @@ def _remarks(file: TaskFile) -> Iterator[str]:
         yield f"prompts with more than one answer: {len(differ):,}, such as {min(differ)[:60]!r}"
     empty = sum(task.answer in ("", [], {}) for task in file.tasks)
     if empty:
-        yield f"empty answers: {empty:,}; saying nothing may be right there"
+        yield f"empty answers: {empty:,}; an empty answer may be right there"
     if all(task.answer is None for task in file.tasks) and file.read_as:
         yield "no task has an answer: the reward has to find one elsewhere"
     messages = sum("system" in task.data for task in file.tasks) if "messages" in file.read_as.get("prompt", ()) else 0
@@ -212,7 +213,7 @@ class _MissingKeyRecorder(dict[str, Any]):
         raise KeyError(name)
 
 
-def _missed(file: TaskFile, env_id: str, others: Mapping[str, Any]) -> Iterator[str]:
+def _missing(file: TaskFile, env_id: str, others: Mapping[str, Any]) -> Iterator[str]:
     """Yield in words what the environment does not find in the first tasks of a split, and other errors on them."""
     split = "train" if "train" in file.splits else "eval"
     tasks = [task for task, where in zip(file.tasks, file.splits, strict=True) if where == split][:PROBED]

@@ -17,7 +17,7 @@ from palaestra.cli.asking import described, number_in, show_tokens, turn_of_file
 from palaestra.envs.core.declared import DEADLINES
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
-from palaestra.envs.core.transcript import transcript, visible
+from palaestra.envs.core.transcript import transcript
 from palaestra.envs.records.by_hand import ByHand
 from palaestra.envs.records.gathering import GameCollector
 from palaestra.envs.records.rescore import complete
@@ -27,6 +27,7 @@ from palaestra.judging.guard import Guard, held_back_message
 from palaestra.plain import to_plain
 from palaestra.record import Recorder, read
 from palaestra.registry import as_registered
+from palaestra.shortening import visible
 
 HELP = """\
 TEXT            the whole turn of who is asked; a turn without a call is the answer, or said to the user or the game
@@ -106,7 +107,7 @@ class PlayConsole:
     def _do_call(self, argument: str) -> None:
         machine = self.hand.playable
         if not isinstance(machine, Machine):
-            raise UsageError(f"{self.hand.env_id} is somebody else's environment and hears text alone; write your turn")
+            raise UsageError(f"{self.hand.env_id} is somebody else's environment and takes only text; write your turn")
         from palaestra.agents.policies.human import typed_call
 
         call = typed_call(argument, self.hand.event.tools)

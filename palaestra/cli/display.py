@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from palaestra.shortening import visible
+
 if TYPE_CHECKING:  # Every command prints; those that train alone need the settings of a run.
     from palaestra.trainers.run.progress import OnProgress, Progress
 
@@ -147,8 +149,6 @@ def note(text: str) -> None:
 
 def show_line(console: Console, text: str, style: str = "") -> None:
     """Print text without markup, highlighting or added line breaks, and with control characters made visible."""
-    from palaestra.envs.core.transcript import visible
-
     console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 

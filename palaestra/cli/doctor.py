@@ -78,7 +78,7 @@ def probe(about: str, check: Check, *, vital: bool = False) -> list[DoctorFindin
     try:
         findings.extend(check())
     except (Exception, SystemExit) as error:  # A check may raise any error on an unusual machine.
-        text = f"could not be looked at: {reason(error)}"
+        text = f"could not be checked: {reason(error)}"
         findings.append(DoctorFinding(about, text, "broken" if vital else "warning", vital=vital))
     return findings
 
@@ -146,4 +146,4 @@ def verdict(findings: Sequence[DoctorFinding], good: str, bad: str) -> str:
         remedy = f"; {fatal[0].remedy}" if fatal[0].remedy else ""
         return f"{bad}: {fatal[0].about}: {fatal[0].text}{more}{remedy}"
     warnings = ", ".join(dict.fromkeys(finding.about for finding in findings if finding.state == "warning"))
-    return f"{good}; mind the warnings: {warnings}" if warnings else good
+    return f"{good}; note the warnings: {warnings}" if warnings else good

@@ -42,7 +42,7 @@ class EpisodeFile:
             if note := mend(self.path):
                 self.notes.append(note)
             for record in self._scanned(count_defects=True):
-                self._look(record)
+                self._note_played(record)
             write_text(self.about, json.dumps(self._settings, indent=2) + "\n")
             self._recorder = Recorder(self.path)
         except BaseException:  # An interrupt too: another process may open the file then.
@@ -61,7 +61,7 @@ class EpisodeFile:
             self.about.unlink(missing_ok=True)
         self._lock.close()
 
-    def _look(self, record: Record) -> None:
+    def _note_played(self, record: Record) -> None:
         """Take note of an episode that was played before. Raise a UsageError if it does not belong here."""
         raise NotImplementedError
 
@@ -100,7 +100,7 @@ class EpisodeFile:
     def _refuse(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if changes := differences(before, now):
             raise UsageError(
-                f"{self.path} was begun otherwise: {changes}; ask as before to go on with it, or name another "
+                f"{self.path} was begun with other settings: {changes}; repeat those to go on with it, or name another "
                 f"{self.OPTION}"
             )
 

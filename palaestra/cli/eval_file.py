@@ -66,6 +66,6 @@ class EvalFile(EpisodeFile):
         """Write the records of the whole evaluation in their order: without earlier tries of BROKEN episodes."""
         write(self.path, records)
 
-    def _look(self, record: Record) -> None:
+    def _note_played(self, record: Record) -> None:
         if record.episode.reward is not None:
             self._earlier.setdefault(record.agent, []).append(record.episode)

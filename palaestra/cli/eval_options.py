@@ -27,7 +27,7 @@ class EvalOptions(EpisodeOptions):
     """Play each task once more with greedy decoding, and show the results beside the sampled ones. This is the default
     where all agents are models loaded here, of at most 1,000,000,000 weights; --no-greedy leaves it out there."""
     split: Split = "eval"
-    """Tasks to play; `all` is the whole of a file, for a test that was published as one."""
+    """Split of the tasks to play; `all` is the whole file, for a test that is published as one file."""
     slots: int = 96
     """Number of episodes played at once."""
     seats: tuple[str, ...] = ()

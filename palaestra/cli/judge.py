@@ -79,7 +79,7 @@ def _judge(options: JudgeOptions, figures: dict[str, Any]) -> int:
     counts["solved"] = sum(label["outcome"] >= 1 for label in labels)
     if labels and counts["solved"] in (0, len(labels)):
         note(
-            f"{'all' if counts['solved'] else 'none'} of these episodes are solved: a judge that is taught by them "
+            f"{'all' if counts['solved'] else 'none'} of these episodes are solved: a judge that learns from them "
             "sees no difference; label what was played whole, as collect keeps it in FILE.played.jsonl"
         )
     figures |= counts

@@ -44,9 +44,9 @@ def torch_findings() -> Iterator[DoctorFinding]:
     try:
         tiny_model(32)(input_ids=torch.arange(8)[None]).logits.sum().backward()
     except Exception as error:
-        yield DoctorFinding("basic path", f"the tiny agent makes no step: {reason(error)}", "broken", vital=True)
+        yield DoctorFinding("basic path", f"the tiny agent takes no step: {reason(error)}", "broken", vital=True)
     else:
-        yield DoctorFinding("basic path", "the tiny agent makes a step of training")
+        yield DoctorFinding("basic path", "the tiny agent takes a training step")
 
 
 def _device_findings() -> Iterator[DoctorFinding]:

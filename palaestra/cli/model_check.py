@@ -136,7 +136,7 @@ def _weights(folder: Path, shape: Outline) -> Iterator[DoctorFinding]:
     except FileNotFoundError:
         yield _broken("weights", f"missing: {file}", "fetch the model again; only safetensors are read")
         return
-    except Exception as error:  # SafetensorError, and whatever a file that is no index makes of itself.
+    except Exception as error:  # SafetensorError, or any error of a file that is not an index.
         yield _broken("weights", f"{file} is cut short or damaged: {reason(error)}", "fetch the model again")
         return
     lacking = sorted({key for key, _ in shape.model.named_parameters()} - set(sizes))

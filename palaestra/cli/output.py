@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import tyro
 
 from palaestra.errors import UsageError
+from palaestra.shortening import visible
 
 _STANDARD_OUTPUT = Path("-")
 
@@ -64,8 +65,6 @@ def reporting(path: Path | None) -> Iterator[dict[str, Any]]:
 
 def say_error(text: str) -> None:
     """Print an error to standard error, with control characters made visible, since it may quote an untrusted file."""
-    from palaestra.envs.core.transcript import visible
-
     print(visible(text), file=sys.stderr)
 
 

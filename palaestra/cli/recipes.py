@@ -30,7 +30,7 @@ class RecipesOptions(Reported):
         if len(self.name) > 1:
             raise UsageError(
                 f"{len(self.name)} recipes are named: {', '.join(self.name)}; name one to see it whole, or none to see "
-                "what each has that the default has not"
+                "how each differs from the default"
             )
 
 

@@ -75,7 +75,7 @@ class RolloutFile(EpisodeFile):
         """Write the figures beside the settings of the collection."""
         write_text(self.about, json.dumps({**self._settings, **figures}, indent=2) + "\n")
 
-    def _look(self, record: Record) -> None:
+    def _note_played(self, record: Record) -> None:
         now = {name: self._settings[name] for name in ("env_id", "agent", "seed", "options")}
         now["env_id"] = now["env_id"].rpartition(":")[2]
         start, env_id = record.episode.start, record.env_id.rpartition(":")[2]

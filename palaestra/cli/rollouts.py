@@ -92,10 +92,10 @@ class EpisodeCollection:
     def records(self) -> list[Record]:
         """Return the requested episodes, and tell why some failed."""
         requested = self.file.records(self.starts)
-        self.tell(Causes.of(record.episode for record in requested))
+        self.print_causes(Causes.of(record.episode for record in requested))
         return requested
 
-    def tell(self, causes: Causes) -> None:
+    def print_causes(self, causes: Causes) -> None:
         """Print and report why episodes failed, if some did."""
         for line in causes.lines():
             note(line)
@@ -103,7 +103,7 @@ class EpisodeCollection:
         if BROKEN in counted:
             note(f"the same command tries the {sum(counted[BROKEN].values())} BROKEN again")
 
-    def tell_defects(self) -> None:
+    def print_defects(self) -> None:
         """Print how many lines of the file are not episodes."""
         if self.file.defects:
             show_line(self.console, f"{self.file.defects} lines of {self.file.path} are no episodes")
@@ -210,16 +210,16 @@ def run_rollouts(
                 rollouts.play_missing(interrupts)
                 return finish(rollouts)
         except Interrupted as stop:
-            print(f"\ninterrupted; {_way_on(file)}", file=sys.stderr)
+            print(f"\ninterrupted; {_resume_hint(file)}", file=sys.stderr)
             return 128 + stop.number
         except PalaestraError as error:
             if file is None or (isinstance(error, UsageError) and not file.done):
                 raise  # The same command would be refused again.
-            say_error(f"palaestra {name}: {error}\n{_way_on(file)}")
+            say_error(f"palaestra {name}: {error}\n{_resume_hint(file)}")
             return 2
 
 
-def _way_on(file: RolloutFile | None) -> str:
+def _resume_hint(file: RolloutFile | None) -> str:
     """Return one line of text: how many episodes are saved, and how to resume."""
     if file is None or not file.done:
         return "no episode is scored yet; the same command plays them"

@@ -29,7 +29,7 @@ _HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again
 OptionsT = TypeVar("OptionsT")
 
 
-def go_on(
+def train_to_end(
     command: str,
     opened: Callable[[], tuple[Run, Any]],
     show: Callable[[Run], None],
@@ -67,13 +67,13 @@ def go_on(
                     figures |= {"run": str(record.folder), **record.summary}
             except Interrupted as stop:
                 _show_causes(record)
-                print(f"\ninterrupted; {_way_on(command, record)}", file=sys.stderr)
+                print(f"\ninterrupted; {resume_hint(command, record)}", file=sys.stderr)
                 return 128 + stop.number
             except PalaestraError as error:
                 if not resumed and record.withdraw():
                     raise  # Nothing can be resumed, and the corrected command must find the name free.
                 _show_causes(record)
-                say_error(f"palaestra {command}: {error}\n{_way_on(command, record)}")
+                say_error(f"palaestra {command}: {error}\n{resume_hint(command, record)}")
                 return 2
     return 0
 
@@ -117,7 +117,7 @@ def _show_causes(record: Run) -> None:
             note(line)
 
 
-def _way_on(command: str, record: Run) -> str:
+def resume_hint(command: str, record: Run) -> str:
     """Return one line of text: which step is saved, and how to resume."""
     from palaestra.trainers.run.checkpoint import last_step
     from palaestra.trainers.run.saved_config import repeated

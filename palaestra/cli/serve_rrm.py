@@ -102,7 +102,7 @@ def application(answering: "Answering", name: str, token: str = "") -> "Starlett
     async def chat(request: "Request") -> "Response":
         if refusal := refused(request, token.encode()):
             return _error(*refusal)
-        question = await _asked(request, name)
+        question = await _read_request(request, name)
         if not isinstance(question, dict):
             return question
         work = asyncio.ensure_future(_answered(answering, name, question))
@@ -124,7 +124,7 @@ def application(answering: "Answering", name: str, token: str = "") -> "Starlett
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-async def _asked(request: "Request", name: str) -> "dict[str, Any] | Response":
+async def _read_request(request: "Request", name: str) -> "dict[str, Any] | Response":
     """Read a request. Return the arguments for `complete`, or an error response."""
     from palaestra.envs.sandboxes.remote.server import READ_SECONDS, read_body
 
@@ -181,7 +181,7 @@ def _read(body: bytes, name: str) -> dict[str, Any]:
     if document.get("model", name) != name:
         raise LookupError
     if document.get("stream") or document.get("tools") or document.get("n", 1) != 1:
-        raise ValueError("stream, tools and n are not to be had here")
+        raise ValueError("stream, tools and n are not supported")
     max_tokens = document.get("max_completion_tokens", document.get("max_tokens", 1024))
     temperature, seed = document.get("temperature", 0.0), document.get("seed")
     if not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS:

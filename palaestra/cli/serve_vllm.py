@@ -9,7 +9,6 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 from typing import Annotated, Literal
 
 import tyro
@@ -68,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here, visible_cards
     from palaestra.agents.engines.vllm.launch import Launch
-    from palaestra.agents.engines.vllm.own_servers import OwnServers, watch
+    from palaestra.agents.engines.vllm.own_servers import OwnServers
     from palaestra.agents.known_models import located
 
     options = tyro.cli(ServeVLLMOptions, args=list(arguments), prog="palaestra serve vllm")
@@ -102,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
         servers.start()
         print(f"ready: --engine.kind vllm --engine.urls {' '.join(servers.urls)}", flush=True)
         print("Ctrl-C ends it", flush=True)
-        watch(servers.servers, options.start_seconds, Event())
+        servers.watch()
     except KeyboardInterrupt:
         print("ended")
     finally:

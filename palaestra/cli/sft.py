@@ -15,7 +15,7 @@ from rich.console import Console
 from palaestra.cli.display import show_line
 from palaestra.cli.ids import import_allowed
 from palaestra.cli.run_settings import RunOptions, named_options, option_value, with_settings
-from palaestra.cli.running import go_on, understood
+from palaestra.cli.running import train_to_end, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.run.folder import Run, fresh_folder
@@ -70,4 +70,4 @@ def run(arguments: Sequence[str]) -> int:
             show_line(console, f"loss a token: {first:.3f} at first, {last:.3f} at last")
         show_line(console, f"model and figures: {record.folder}")
 
-    return go_on("sft", opened, show, options.json, resumed=options.resume is not None)
+    return train_to_end("sft", opened, show, options.json, resumed=options.resume is not None)

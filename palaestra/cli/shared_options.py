@@ -48,7 +48,7 @@ class EpisodeOptions(EnvironmentOptions, Reported):
     temperature: float = 1.0
     """Sampling temperature. 0 means greedy decoding."""
     split: Split = "train"
-    """Tasks to play; `all` is the whole of a file, for a test that was published as one."""
+    """Split of the tasks to play; `all` is the whole file, for a test that is published as one file."""
     slots: int = 32
     """Number of episodes played at once; one for a person."""
     max_turn_tokens: int | None = None
@@ -80,7 +80,7 @@ class EpisodeOptions(EnvironmentOptions, Reported):
             settings["tool_rate"] = self.agent.tool_rate
         if loads_here(self.agent):
             settings["weights"] = weights_id(self.agent.model)
-            # Files of before these options have none of the two, which is read as None.
+            # A file that is older than these two options lacks them, which is read as None.
             settings |= {"chat_template": self.agent.chat_template, "system": self.agent.system or None}
         return settings
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from palaestra.cli.ids import import_allowed, resolve_all
 from palaestra.cli.run_settings import RunOptions, named_options, option_value, with_settings
-from palaestra.cli.running import go_on, understood
+from palaestra.cli.running import train_to_end, understood
 from palaestra.errors import UsageError
 from palaestra.registry import require_loaded
 from palaestra.trainers.config.grpo_config import GRPOConfig, grpo_config, laptop_config, tiny_config
@@ -155,7 +155,7 @@ def run(arguments: Sequence[str]) -> int:
 
     with joined(options.config.scale.rank_timeout) as ranks:
         figures = options.json if ranks.first else None
-        status = go_on("train", opened, show, figures, resumed=options.resume is not None)
+        status = train_to_end("train", opened, show, figures, resumed=options.resume is not None)
         if not status:
             ranks.part()
     return status

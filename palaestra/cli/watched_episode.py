@@ -12,10 +12,11 @@ import numpy as np
 from rich.console import Console
 
 from palaestra.cli.agents import AgentOptions, open_agent, read_as, token_limits
-from palaestra.envs.core.transcript import transcript, visible
+from palaestra.envs.core.transcript import transcript
 from palaestra.episode import Episode, Message, Start
 from palaestra.errors import UsageError
 from palaestra.registry import arena
+from palaestra.shortening import visible
 
 if TYPE_CHECKING:
     from palaestra.agents.chat import Chat

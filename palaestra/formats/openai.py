@@ -2,9 +2,9 @@
 
     {"role": "assistant", "content": ..., "tool_calls": [{"id": ..., "function": {"name": ..., "arguments": "{...}"}}]}
 
-An action is text, so an agent behind such a server writes the message as JSON; `parse_message` and `render_message`
-are for callers that have the dict. Text that is not such a message is content. Left out: the `id`s, since results are
-returned in the order of the calls, and other kinds of calls than functions.
+An action is text, so an agent behind such a server writes the message as JSON. Text that is not such a message is
+content. Left out: the `id`s, since results are returned in the order of the calls, and other kinds of calls than
+functions.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from palaestra.formats import stray
-from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
+from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import THINK, TurnScan, strip_thinking, walk
 from palaestra.formats.values import as_call, decode, dump
 
@@ -33,30 +33,11 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Return the JSON text of a message."""
-    return dump(render_message(calls, content))
-
-
-def parse_message(message: Any, text_format: Format | None = None, tools: Schemas = ()) -> Parsed:
-    """Read a message of a server; never raises. If it has no `tool_calls`, its content is read in `text_format`, or
-    without any format if that is None.
-    """
-    if not isinstance(message, dict):
-        message = {"tool_calls": [message]}
-    tool_calls, content = message.get("tool_calls"), _text(message.get("content"))
-    if tool_calls is None or tool_calls == []:
-        return text_format.parse(content, tools) if text_format else strip_thinking(content)
-    turn = TurnScan(content, EXAMPLE)
-    _add(turn, tool_calls, 0)
-    return Parsed(strip_thinking(content).content, tuple(turn.calls))
-
-
-def render_message(calls: Iterable[ParsedCall], content: str = "") -> dict[str, Any]:
-    """Return a message as an OpenAI-compatible server sends it."""
+    """Return a message as an OpenAI-compatible server sends it, as JSON text."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     functions = [{"name": call.name, "arguments": dump(call.arguments)} for call in calls]
     tool_calls = [{"id": f"call_{i}", "type": "function", "function": function} for i, function in enumerate(functions)]
-    return message | {"tool_calls": tool_calls} if tool_calls else message
+    return dump(message | {"tool_calls": tool_calls} if tool_calls else message)
 
 
 def _read(turn: TurnScan, marker: "re.Match[str]") -> int:

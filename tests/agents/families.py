@@ -24,7 +24,8 @@ from transformers import (
 
 from palaestra import Attempt, Call, Completion, Ending, Episode, Event, Start, Status, Task, TokenRow
 from palaestra.agents import Chat
-from palaestra.agents.policies.tiny import tiny_tokenizer
+from palaestra.agents.model_folder import export
+from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 
 TEXTS = (
     "What is the mayor of the city where Bado was born? question reply word musing Answer: Kemu",
@@ -208,6 +209,21 @@ def stock_model(name: str, vocabulary: int, seed: int = 0):
             if parameter.ndim == 2:
                 parameter.mul_(6.0)
     return model.eval()
+
+
+def restless(every=6, layers=2):
+    """A random model of the tiny agent with so many stops that its turns differ in length, and with a short limit its
+    rewards.
+    """
+    model = tiny_model(len(TOKENIZERS["tiny"]), layers=layers, seed=7)
+    model.generation_config.eos_token_id = list(range(20, 250, every))
+    return model
+
+
+def random_agent(folder, **made):
+    """The folder of such a model."""
+    export(restless(**made), TOKENIZERS["tiny"], folder)
+    return folder
 
 
 def fresh_logprobs(model, row, temperature=1.0):

@@ -1,9 +1,10 @@
 """A stand-in for vLLM's server that samples from a real model, for what vLLM itself does on GPUs alone: sleep.
 
-Its routes do what those of vLLM 0.32 do by their sources (`entrypoints/serve/dev/sleep`, `entrypoints/rl/online` and
-`v1/engine/core.py`): a pause keeps, ends or waits for turns; while one lasts, turns are taken and not begun; what is
-asleep can be neither read nor written; a server that is awake again goes on by itself. New weights change neither their
-name nor what older ones have computed: that takes requests of their own, as there.
+Its routes do what those of vLLM 0.33 do by their sources (`entrypoints/serve/dev/sleep`, `entrypoints/rl/online` and
+`v1/engine/core.py`): a pause keeps, ends or waits for turns; while one lasts, new turns are refused with 503, or taken
+and not begun if it keeps turns (0.32 takes them in every pause); what is asleep can be neither read nor written; a
+server that is awake again goes on by itself. New weights change neither their name nor what older ones have computed:
+that takes requests of their own, as there.
 
 `python -m` starts it in vLLM's place where `stand_in` has made a package of that name.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 from fake_server import error
-from fake_vllm import TOKENIZER, FakeVllm, said
+from fake_vllm import TOKENIZER, FakeVllm, hang_up, said
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -45,12 +46,27 @@ class ServingVllm(FakeVllm):
         """Where weights were read from, one after the other."""
         self.asleep: set[str] = set()
         self.on_host: dict[str, torch.Tensor] = {}
-        self.paused = ""
+        self.own = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        self.paused, self.refuses = "", False
         self.rows = count()
         self.queued: dict[str, Request] = {}
         self.tickets: dict[int, str] = {}
         self.answers: dict[str, asyncio.Future[Any]] = {}
         self.driver: asyncio.Task[None] | None = None
+
+    def restart(self) -> None:
+        """As it is when it has died and somebody has started it again."""
+        super().restart()
+        self._fill(self.own)
+        self.asleep.clear()
+        self.engine.reclaim()
+        self.paused, self.refuses = "", False
+        for ticket in self.tickets:
+            self.engine.cancel(ticket)
+        self.tickets.clear()
+        self.queued.clear()
+        for name in list(self.answers):
+            self._answer(name, hang_up(None, None))
 
     @property
     def held(self) -> int:
@@ -99,6 +115,8 @@ class ServingVllm(FakeVllm):
 
     async def _generate(self, body: Any) -> Any:
         self.driver = self.driver or asyncio.ensure_future(self._drive())
+        if self.refuses:
+            return error(503, "Generation is paused. Please retry after it resumes.")
         self.asked.append(body)
         number, params = next(self.rows), body["sampling_params"]
         name = f"generate-tokens-{body.get('request_id', number)}"
@@ -116,6 +134,10 @@ class ServingVllm(FakeVllm):
         return {"status": "aborted"}
 
     async def _pause(self, body: Any) -> Any:
+        self.refuses = body.get("mode", "abort") != "keep"
+        return await self._halt(body)
+
+    async def _halt(self, body: Any) -> Any:
         self.paused = body.get("mode", "abort")
         if self.paused == "abort":
             self._abort(set(self.answers))
@@ -124,14 +146,14 @@ class ServingVllm(FakeVllm):
         return {"status": "paused"}
 
     async def _resume(self, body: Any) -> Any:
-        self.paused = ""
+        self.paused, self.refuses = "", False
         self._admit()
         return {"status": "resumed"}
 
     async def _sleep(self, body: Any) -> Any:
         if not self.sleeps:
             return error(500, "sleep mode is not enabled")
-        await self._pause(body)
+        await self._halt(body)
         if "weights" not in self.asleep:
             self.on_host = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
             self._fill({name: torch.full_like(weight, torch.nan) for name, weight in self.on_host.items()})

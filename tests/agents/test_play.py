@@ -71,6 +71,18 @@ def test_an_arena_may_report_copies_of_the_starts_that_it_was_given():
         assert episode.attempt.task.id == str(episode.start.task)
 
 
+def test_play_waits_for_the_engine_alone_where_no_event_of_the_arena_can_come(two_hop):
+    patience = []
+
+    class Waiting(families.Echo):
+        def poll(self, timeout=0.0):
+            patience.append(timeout)
+            return super().poll(timeout)
+
+    run(two_hop, families.starts(1), Waiting())
+    assert patience and min(patience) >= 1.0
+
+
 def test_a_free_slot_is_refilled_at_once():
     """No barrier: while a long episode runs, its neighbour plays many short ones."""
     arena = families.Talk(2, turns=30)

@@ -119,14 +119,19 @@ SPACED = ("'<|im_start|>assistant\\n'", "'<|im_start|>assistant: '"), ("message.
     [
         (compact(tool="{{ raise_exception('no') }}"), "tool turns without thinking", "broken", "cannot show tool"),
         (compact(tool="{# dropped #}"), "tool turns after thinking", "broken", "cannot show tool"),
-        (compact((LOOP, LOOP + OLD), (END, "{% endif %}" + END)), "user turns without thinking", "warning", "rewrites"),
+        (
+            compact((LOOP, LOOP + OLD), (END, "{% endif %}" + END)),
+            "user turns without thinking",
+            "warning",
+            "changes earlier",
+        ),
         (compact(tool=ONLY_THE_LAST), "tool results", "broken", "not all are shown"),
         (compact(head=HIDES), "system text", "warning", "does not show"),
         (compact(head=HIDES), "tool schemas", "warning", "neither tools nor a system message"),
         (compact(), "call format", "warning", "writes none of its own"),
         (written_in("hermes", ("<tool_call>", "<minimax:tool_call>")), "call format", "broken", "'<minimax:tool_call>"),
         # After "assistant: " a sampled "word" is encoded alone; in the whole text the space belongs to the word.
-        (with_template(changed(families.QWEN25, *SPACED)), "seams", "warning", "span the end of a turn"),
+        (with_template(changed(families.QWEN25, *SPACED)), "seams", "warning", "has other tokens"),
         (compact(end=" ."), "end of turn", "broken", "ordinary text"),
         (compact(end=""), "chat template", "broken", "end of a turn"),
         (compact(head="{{ raise_exception('no') }}"), "chat template", "broken", "TemplateError: no"),

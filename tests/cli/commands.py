@@ -19,6 +19,12 @@ def run(capsys, *arguments):
     return (status, *capsys.readouterr())
 
 
+def run_in_words(capsys, *arguments):
+    """The same, with the words of both outputs."""
+    status, *texts = run(capsys, *arguments)
+    return (status, *map(words, texts))
+
+
 def refused(capsys, said, *arguments):
     """A command is refused with these words and no traceback; all of its words."""
     status, out, err = run(capsys, *arguments)

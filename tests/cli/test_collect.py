@@ -59,8 +59,7 @@ TASKS = 300
 
 def run(capsys, *arguments):
     """Exit status and words of `palaestra collect`."""
-    status, *texts = commands.run(capsys, "collect", *arguments)
-    return (status, *map(words, texts))
+    return commands.run_in_words(capsys, "collect", *arguments)
 
 
 def refused(capsys, said, *arguments):

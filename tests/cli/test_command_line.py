@@ -4,29 +4,18 @@ import io
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import families
 import pytest
 from commands import refused, run, words
 
 import palaestra
-from palaestra.agents.local_model import load, serve
-from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import COMMANDS, main
 from palaestra.cli import serve as serving
 from palaestra.trainers.config.recipes import RECIPES
-from palaestra.trainers.run.progress import Progress
-from palaestra.trainers.setup.cold_start import Pupil
-
-SMALL = shlex.split(
-    "--steps 2 --play.num-prompts 2 --play.num-generations 2 --play.slots 4 --play.max-turn-tokens 8 --eval-tasks 4 "
-    "--device cpu"
-)
 
 
 @pytest.mark.parametrize("asked", [[], ["-h"], ["--help"]])
@@ -168,44 +157,6 @@ def test_the_demonstrator_is_measured_under_any_spelling_of_its_id(capsys, name,
     assert "demonstrator in palaestra/TwoHop-v0" in words(out)
     found = json.loads(figures.read_text())
     assert (found["tasks"], found["success"], found["endings"]["answered"]) == (8, 1.0, 8)
-
-
-@pytest.fixture
-def newborn(monkeypatch):
-    """Instead of a pupil that is raised, one that knows nothing: what is tested is what comes after."""
-    tokenizer = families.TOKENIZERS["tiny"]
-
-    def cold_started(config, model, on_progress):
-        on_progress(Progress("imitation", 1, 1, {"loss": 1.0}))
-        return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
-
-    monkeypatch.setattr("palaestra.trainers.setup.open_learner.cold_started", cold_started)
-
-
-def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, newborn, tmp_path):
-    folder = tmp_path / "run"
-    status, out, err = run(capsys, "train", "two-hop", *SMALL, "--run", str(folder))
-    assert status == 0, err
-    assert str(folder) in out
-    config = json.loads((folder / "config.json").read_text())
-    named = (config["env"]["env_id"], config["steps"], config["recipe"]["recipe_name"])
-    assert named == ("palaestra/TwoHop-v0", 2, "grpo-tcr")
-    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [step["step"] for step in steps] == [1, 2]
-    assert {"reward", "entropy", "rewards/success/mean", "tools/call_frequency"} <= set(steps[0])
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["before"]["sampled"]["tasks"] == summary["after"]["greedy"]["tasks"] == 4
-    assert len(summary["curve"]) == 2
-    assert load(str(folder / "model"), slots=2, device="cpu").agent.chat is not None
-
-    refused(capsys, "already holds a run", "train", "two-hop", *SMALL, "--run", folder)
-    again = tmp_path / "again"
-    status, _, err = run(capsys, "train", "two-hop", *SMALL, "--run", str(again), "--model", str(folder / "model"))
-    assert status == 0, err
-    status, out, _ = run(
-        capsys, "eval", "two-hop", "--tasks", "4", "--model", str(again / "model"), "--max-turn-tokens", "8"
-    )
-    assert status == 0
 
 
 _WITHOUT = """

@@ -3,10 +3,10 @@
 import json
 from collections import Counter
 
-import commands
 import families
 import pytest
-from commands import refused, words
+from commands import refused
+from commands import run_in_words as run
 
 from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
@@ -33,12 +33,6 @@ def chancy(messages, rng, tool_rate=1.0):
 palaestra.register("me/Chancy-v0", "chancy_world:Chancy", demonstrator="chancy_world:chancy")
 '''
 ENV = "chancy_world:me/Chancy-v0"
-
-
-def run(capsys, *arguments):
-    """Exit status and words of a command."""
-    status, *texts = commands.run(capsys, *arguments)
-    return (status, *map(words, texts))
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +99,7 @@ def test_f22_the_target_may_be_another_models_file_of_the_same_environment_alone
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The folder of a random agent that stops early."""
-    tokenizer = families.TOKENIZERS["tiny"]
-    made = tiny_model(len(tokenizer), layers=1, seed=7)
-    made.generation_config.eos_token_id = list(range(20, 250, 6))
-    folder = tmp_path_factory.mktemp("model")
-    export(made, tokenizer, folder)
-    return folder
+    return families.random_agent(tmp_path_factory.mktemp("model"), layers=1)
 
 
 def train(capsys, env, model, *arguments):

@@ -63,7 +63,7 @@ def test_a_sound_file_is_shown_as_it_is_read(said):
     [
         (numbered(9) + numbered(2), "2 of the prompts repeat an earlier one; 9 are different"),
         ([*numbered(1), {"prompt": "What is 000 + 1?", "answer": "2"}], "prompts with more than one answer: 1"),
-        ([{"prompt": "a", "answer": ""}], "empty answers: 1; saying nothing may be right there"),
+        ([{"prompt": "a", "answer": ""}], "empty answers: 1; an empty answer may be right there"),
         ([{"prompt": "a"}], "no task has an answer"),
         (
             [{"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}],

@@ -82,7 +82,7 @@ def fatal(found):
 def test_here_the_basic_path_works(capsys):
     status, found, verdict = told(capsys)
     assert (status, fatal(found)) == (0, [])
-    assert "makes a step of training" in found["basic path"]["text"]
+    assert "takes a training step" in found["basic path"]["text"]
     assert verdict.startswith("the basic path works")
     abouts = {"python", "palaestra", "numpy", "torch", "extra train", "torch build", "runs", "memory", "process limits"}
     assert abouts | {"local sandbox", "docker sandbox"} <= set(found)
@@ -191,7 +191,7 @@ def test_a_check_that_fails_or_quits_silences_no_other():
     def quits():
         raise SystemExit(3)
 
-    assert [f.text for f in probe("x", fails)] == ["seen", "could not be looked at: a strange"]
+    assert [f.text for f in probe("x", fails)] == ["seen", "could not be checked: a strange"]
     assert [f.state for f in probe("x", quits)] == ["warning"]
     assert probe("x", quits, vital=True)[0].fatal
 
@@ -304,7 +304,7 @@ def test_a_sound_model_is_read_without_its_weights(capsys, sound, monkeypatch):
     monkeypatch.setattr(safetensors, "torch", None, raising=False)
     status, found, verdict = told(capsys, sound)
     assert (status, fatal(found)) == (0, [])
-    assert f"--model {sound}; mind the warnings: call format" in verdict  # Its template writes no calls.
+    assert f"--model {sound}; note the warnings: call format" in verdict  # Its template writes no calls.
     assert "headers alone" in found["weights"]["text"]
     assert not [about for about in found if about.startswith(("memory", "vocabulary"))]
 

@@ -62,7 +62,7 @@ def test_an_evaluation_that_was_killed_goes_on_with_the_same_command(capsys, tmp
         assert figures_of(capsys, *command[1:])[0] == found, "as of one that nothing stopped"
         saved = file.read_bytes()
         for changed in (("--temperature", "0.5"), ("--seed", "3"), ("--samples", "2"), ("--env-options", "hops=3")):
-            refused(capsys, "was begun otherwise", *command, "--save", file, *changed)
+            refused(capsys, "was begun with other settings", *command, "--save", file, *changed)
         assert file.read_bytes() == saved
 
 

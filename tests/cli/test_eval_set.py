@@ -66,7 +66,7 @@ def test_a_set_goes_on_after_a_failure_and_reports_success_with_paired_differenc
         assert f"{own['success']:.3f} [{own['low']:.2f}, {own['high']:.2f}]" in page
     file.write_text(SET.replace("URL", "http://127.0.0.1:9/v1").replace("tasks = 8", "tasks = 7"))
     status, figures, _, _ = run(capsys, file, folder)
-    assert status == 1 and "was begun otherwise: tasks was 8 and is 7" in figures["failed"]["two-hop, guesser <b>"]
+    assert status == 1 and "with other settings: tasks was 8 and is 7" in figures["failed"]["two-hop, guesser <b>"]
 
 
 def test_what_was_broken_in_a_set_is_played_again(capsys, tmp_path):

@@ -8,8 +8,6 @@ import pytest
 from commands import refused, run
 
 import palaestra
-from palaestra.agents.model_folder import export
-from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.errors import UnknownId
 from palaestra.record import read, write
@@ -22,12 +20,7 @@ SHORT = ("--max-turn-tokens", "16", "--max-episode-tokens", "400", "--device", "
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A random model whose turns are short."""
-    folder = tmp_path_factory.mktemp("random")
-    tokenizer = families.TOKENIZERS["tiny"]
-    made = tiny_model(len(tokenizer), seed=7)
-    made.generation_config.eos_token_id = [0, *range(20, 250, 3)]
-    export(made, tokenizer, folder)
-    return str(folder)
+    return str(families.random_agent(tmp_path_factory.mktemp("random"), every=3))
 
 
 def figures(tmp_path, *arguments):

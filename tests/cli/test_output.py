@@ -7,8 +7,6 @@ import families
 import pytest
 from commands import refused, run, words
 
-from palaestra.agents.model_folder import export
-from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli.display import display
 from palaestra.trainers.run.progress import Progress
 
@@ -31,10 +29,7 @@ palaestra.register("mine/Loud-v0", "loud_output:Loud")
 def folder(tmp_path_factory):
     """A small run of a random agent, with its episodes and a file of tasks."""
     folder = tmp_path_factory.mktemp("output")
-    tokenizer = families.TOKENIZERS["tiny"]
-    made = tiny_model(len(tokenizer), layers=1, seed=7)
-    made.generation_config.eos_token_id = list(range(20, 250, 6))
-    export(made, tokenizer, folder / "model")
+    families.random_agent(folder / "model", layers=1)
     (folder / "tasks.jsonl").write_text('{"prompt": "What is 6 * 7?", "answer": "42"}\n')
     return folder
 

@@ -250,7 +250,7 @@ def test_environments_of_others_are_played_where_they_hear_text(play, monkeypatc
     gymnasium.registry.pop("test/Echoed-v0")
     assert status == 0
     assert out.count("is somebody else's environment: it shows no task, cannot go back") == 3
-    assert "hears text alone; write your turn" in out
+    assert "takes only text; write your turn" in out
     assert "[answered: reward 0]" in out
     assert "success = 0\n" in out
     assert out.count("user: Say word") == 3

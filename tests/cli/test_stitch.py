@@ -5,7 +5,7 @@ import json
 import commands
 import families
 import pytest
-from commands import refused, words
+from commands import refused
 
 from palaestra.agents.policies.stitched import cut
 from palaestra.cli import main
@@ -37,8 +37,7 @@ def there(tmp_path, monkeypatch):
 
 def stitch(capsys, source, *arguments, env="calculator"):
     asked = ["collect", env, "--out", "stitched.jsonl", "--stitch", source, "--env-options", "tasks=tasks.jsonl"]
-    status, *texts = commands.run(capsys, *asked, *arguments)
-    return (status, *map(words, texts))
+    return commands.run_in_words(capsys, *asked, *arguments)
 
 
 def counts(folder):

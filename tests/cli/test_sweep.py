@@ -14,7 +14,6 @@ import pytest
 from commands import refused, run, words
 
 from palaestra.agents.local_model import serve
-from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
 from palaestra.trainers.experiments import sweep as trainers_sweep
@@ -33,12 +32,8 @@ EPSILON = "recipe.loss.epsilon_high=0.28,0.315,0.35"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a random agent with so many stops that its turns, and with a short limit its rewards, differ."""
-    made = tiny_model(len(families.TOKENIZERS["tiny"]), layers=1, seed=7)
-    made.generation_config.eos_token_id = list(range(20, 250, 6))
-    folder = tmp_path_factory.mktemp("model")
-    export(made, families.TOKENIZERS["tiny"], folder)
-    return folder
+    """The folder of a random agent."""
+    return families.random_agent(tmp_path_factory.mktemp("model"), layers=1)
 
 
 def command(model, folder, *more, steps=1, over=EPSILON, seeds="0-1"):

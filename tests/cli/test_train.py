@@ -2,16 +2,15 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 
 import families
 import pytest
+from commands import run_in_words as run
 from fake_server import nobody
 
-from palaestra.agents.local_model import serve
-from palaestra.agents.model_folder import export
+from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.trainers import grpo
@@ -42,13 +41,8 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a random agent with so many stops that its turns, and with a short limit its rewards, differ."""
-    tokenizer = families.TOKENIZERS["tiny"]
-    made = tiny_model(len(tokenizer), layers=2, seed=7)
-    made.generation_config.eos_token_id = list(range(20, 250, 6))
-    folder = tmp_path_factory.mktemp("model")
-    export(made, tokenizer, folder)
-    return folder
+    """The folder of a random agent."""
+    return families.random_agent(tmp_path_factory.mktemp("model"))
 
 
 def options(folder, **changes):
@@ -59,16 +53,6 @@ def options(folder, **changes):
         "--play.ordered",
         *(str(part) for name, value in given.items() for part in (f"--{name}", value)),
     ]
-
-
-def run(capsys, *arguments):
-    """Exit status, standard output and standard error of a command, on one line each."""
-    try:
-        status = main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        status = stop.code
-    out, err = capsys.readouterr()
-    return status, *(" ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split()) for text in (out, err))
 
 
 def told(folder):
@@ -104,7 +88,7 @@ def same_end(folder, finished):
         assert ends[0][name] == ends[1][name]
 
 
-def test_a_run_leaves_what_it_promises(finished, model):
+def test_a_run_leaves_what_it_promises(capsys, finished, model):
     summary = json.loads((finished / "summary.json").read_text())
     assert (summary["steps"], summary["eval_tasks"], summary["model"]) == (3, 4, str(model))
     assert (summary["env_id"], summary["recipe"]) == ("palaestra/TwoHop-v0", "grpo-tcr")
@@ -116,6 +100,11 @@ def test_a_run_leaves_what_it_promises(finished, model):
         *(f"step-{step:06}.jsonl" for step in (1, 2, 3)),
     ]
     assert len((finished / "episodes" / "eval-before.jsonl").read_text().splitlines()) == 4
+    assert {"reward", "entropy", "rewards/success/mean", "tools/call_frequency"} <= set(told(finished)[0])
+    assert summary["before"]["sampled"]["tasks"] == summary["after"]["greedy"]["tasks"] == 4
+    assert load(str(finished / "model"), slots=2, device="cpu").agent.chat is not None
+    status, _, err = run(capsys, *options(finished, model=model))
+    assert (status, "already holds a run" in err) == (2, True)
 
 
 @pytest.mark.parametrize("form", ["folder alone", "with id", "with options"])
@@ -204,23 +193,9 @@ def test_a_demo_is_not_gone_on_with(capsys, stopped):
 
 
 def test_the_model_of_a_checkpoint_is_measured_like_any_other(capsys, finished, tmp_path):
-    figures = tmp_path / "figures.json"
-    folder = finished / "checkpoints" / "step-000002" / "model"
-    status, _, err = run(
-        capsys,
-        "eval",
-        "two-hop",
-        "--model",
-        folder,
-        "--tasks",
-        4,
-        "--max-turn-tokens",
-        8,
-        "--device",
-        "cpu",
-        "--json",
-        figures,
-    )
+    model, figures = finished / "checkpoints" / "step-000002" / "model", tmp_path / "figures.json"
+    asked = ("--tasks", 4, "--max-turn-tokens", 8, "--device", "cpu", "--json", figures)
+    status, _, err = run(capsys, "eval", "two-hop", "--model", model, *asked)
     assert status == 0, err
     assert json.loads(figures.read_text())["tasks"] == 4
 

@@ -1,26 +1,15 @@
 """The options of `palaestra train`: sections, parts of a recipe, and slips of the keyboard in either."""
 
 import json
-import re
 
 import families
 import pytest
+from commands import run_in_words as run
 
 from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.cli import main
 from palaestra.trainers import training
 from palaestra.trainers.run.interrupts import Interrupted
-
-
-def run(capsys, *arguments):
-    """Exit status, standard output and standard error of a command, on one line each."""
-    try:
-        status = main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        status = stop.code
-    out, err = capsys.readouterr()
-    return status, *(" ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split()) for text in (out, err))
 
 
 @pytest.fixture

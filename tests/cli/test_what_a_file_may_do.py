@@ -19,7 +19,7 @@ import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.agents.policies.tiny import tiny_tokenizer
 from palaestra.cli import sft, train
-from palaestra.cli.running import _way_on
+from palaestra.cli.running import resume_hint
 from palaestra.envs.core.backends import Where
 from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.envs.suite.debate import Debate
@@ -234,7 +234,7 @@ def test_rescoring_a_game_opens_no_service_of_its_records(tmp_path, capsys):
     write(tmp_path / "e.jsonl", [replace(one, options=evil) for one in played("me/Advised-v0")])
     Advised.opened.clear()
     words = ("rescore", tmp_path / "e.jsonl", "--reward", "me/Advised-v1")
-    refused(capsys, "no file decides that: 'advisor=", *words)
+    refused(capsys, "only if the command names them too: 'advisor=", *words)
     assert evil["advisor"] not in Advised.opened
     assert run(capsys, *words, "--env-options", "advisor=mine")[0] == 0
     assert Advised.opened[-1] == "mine"
@@ -257,7 +257,7 @@ def test_a_run_uses_a_service_where_the_command_names_it_again(service, tmp_path
     config = grpo_config("palaestra/Arithmetic-v0", recipe, **{"env_options": ("digits=2",), **settings})
     (tmp_path / "config.json").write_text(written_config(config))
     for go_on in (lambda: train.parse(["--resume", str(tmp_path)], "palaestra train"), lambda: Run.reopened(tmp_path)):
-        with pytest.raises(UsageError, match=f"no file decides that: .*{re.escape(words)}"):
+        with pytest.raises(UsageError, match=f"only if the command names them too: .*{re.escape(words)}"):
             go_on()
     again = train.parse(["--resume", str(tmp_path), *repeated(config)], "palaestra train").config
     assert again == config
@@ -272,7 +272,7 @@ def test_a_run_without_services_goes_on_with_nothing_named(tmp_path):
 
 def test_imitation_that_is_gone_on_with_tells_no_tracker_that_its_file_names(tmp_path):
     (tmp_path / "config.json").write_text(written_config(tiny_sft_config(files=("e.jsonl",), track=("wandb",))))
-    with pytest.raises(UsageError, match="no file decides that: --track wandb"):
+    with pytest.raises(UsageError, match="only if the command names them too: --track wandb"):
         sft.parse(["--resume", str(tmp_path)])
 
 
@@ -282,7 +282,7 @@ def test_an_interrupted_run_says_what_must_be_named_again(tmp_path, monkeypatch)
     train.parse([f"ownmod:{ENV}"], "palaestra train")
     config = tiny_config(f"ownmod:{ENV}", track=("tensorboard",))
     with Run.create(tmp_path / "run", config) as record:
-        assert "--track tensorboard --allow-code ownmod" in _way_on("train", record)
+        assert "--track tensorboard --allow-code ownmod" in resume_hint("train", record)
 
 
 # A folder of a stranger's.

@@ -12,7 +12,8 @@ import pytest
 import rank_step
 import torch
 from batches import same
-from going import STEPS, on, random_agent, run_of, step_folder, told
+from families import random_agent
+from going import STEPS, on, run_of, step_folder, told
 from rank_job import again
 from safetensors.torch import load_file
 from step_job import COUNT, SHARDINGS, ULYSSES, ZERO, alone

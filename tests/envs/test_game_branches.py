@@ -97,7 +97,7 @@ def test_what_has_no_snapshot_is_refused_with_the_reason():
         (lambda: take(Machine(spec_of(Dice()))), "no episode of Dice runs"),
         (
             lambda: put(game, take(game)),
-            r"did not come out the same.*round 2 .*let final\(\) of a Toolkit declare",
+            r"asked another question when its rounds were repeated.*round 2 .*let final\(\) of a Toolkit declare",
         ),
         (lambda: put(Machine(spec_of(Dice())), take(begun(Careless()))), "expected a Snapshot of Dice"),
         (lambda: fork(begun(Dice()), 0), r"fork\(0\)"),

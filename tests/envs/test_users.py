@@ -11,17 +11,18 @@ import pytest
 from checked import failed
 from driven import call, heard
 from machine_worlds import done, led
+from test_replay import recorded
 
 import palaestra
-from palaestra import Attempt, Broken, Ending, EnvironmentDefect, Episode, Start, Task
+from palaestra import Attempt, Broken, Ending, EnvironmentDefect, Start, Task
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.envs import Game, ProceduralTasks, ScriptedUser, TextEnv, ToolEnv, Toolkit, conversation, tool
-from palaestra.envs.arena.driving import release, settle
-from palaestra.envs.arena.opening import open_machine, spec_of
+from palaestra.envs.arena.driving import settle
+from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.records.by_hand import open_by_hand
 from palaestra.envs.records.gathering import ReplayMachines
-from palaestra.record import Record, from_line, to_line
+from palaestra.record import from_line, to_line
 
 sys.path.append(str(Path(__file__).parents[1] / "agents"))
 families = importlib.import_module("families")
@@ -117,19 +118,6 @@ def serve(messages, rng, tool_rate=1.0):
     if last["role"] == "user" and "please" not in last["content"]:
         return THOUGHT
     return "Goodbye." if last["role"] == "tool" else call("sell", thing=last["content"].split()[1].strip(","))
-
-
-def recorded(env_id, turns, task=3, stop=None):
-    """The records, as they come back from a file, of an episode in which these turns were taken."""
-    machine = open_machine(env_id, {})
-    events = settle(machine, machine.open({seat: Start(task, 7, seat=seat) for seat in machine.seats}))
-    for seat, text in turns:
-        events = settle(machine, machine.act(seat, text))
-    if stop is not None:
-        events = settle(machine, machine.stop(stop))
-    release(machine)
-    episodes = [Episode(e.start, e.attempt, (), e.ending, e.reward, e.parts, e.fault) for e in events.values()]
-    return [from_line(to_line(Record(env_id, episode, {}))) for episode in episodes]
 
 
 @pytest.mark.parametrize("kind", [Stall, Distant])
@@ -237,8 +225,7 @@ def test_branches_take_the_user_with_them(kind):
     ],
 )
 def test_a_replay_asks_no_user_again_and_comes_out_identical(env_id, turns, stop):
-    turns = [turn if isinstance(turn, tuple) else (None, turn) for turn in turns]
-    records = recorded(env_id, turns, stop=stop)
+    records = recorded(env_id, turns, ending=stop)
     assert asked
     if env_id == FAIR:
         assert {record.episode.reward for record in records} == {1.0}
@@ -252,7 +239,7 @@ def test_an_episode_whose_user_failed_is_replayed_up_to_there(monkeypatch):
         raise Broken("the line is dead")
 
     monkeypatch.setattr(Distant, "user", gone)
-    records = recorded(ENVS["Distant"], [(None, call("sell", thing="cup")), (None, "Hello?")])
+    records = recorded(ENVS["Distant"], [call("sell", thing="cup"), "Hello?"])
     assert records[0].episode.ending is Ending.BROKEN
     assert ReplayMachines().replay(records) is None
 

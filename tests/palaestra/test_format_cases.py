@@ -5,11 +5,13 @@ around, nested and escaped values, markup and closing tags inside a value, cut a
 formats is in test_formats.py.
 """
 
+import json
+
 import pytest
 from format_helpers import schema
 
 from palaestra import UsageError, formats
-from palaestra.formats import CallParseError, Parsed, ParsedCall, openai
+from palaestra.formats import CallParseError, Parsed, ParsedCall
 from palaestra.formats.scanning import MAX_CALLS, MAX_NAME
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer"}
@@ -228,6 +230,8 @@ CASES = {
         ('{"tool_calls": [{"function": {"name": "b"}}, 1]}', "", [B, FAULT]),
         ('{"tool_calls": [{"function"', "", [FAULT]),
         ('{"role": "assistant", "content": "<think>no</think>So."}', "So.", []),
+        ('{"role": "assistant", "content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]}', "42", []),
+        ('{"role": "assistant", "content": null, "tool_calls": null}', "", []),
         *((text, text, []) for text in (
             '{"role": "boss"}', '{"content": 1} x', '{"role": "assi', '{"a": {"tool_calls": 1}}')),
     ],
@@ -337,7 +341,8 @@ def test_a_list_of_calls_is_capped_too():
     text = "[TOOL_CALLS] [" + ", ".join(['{"name": "a"}'] * 100) + "]"
     for turn in (text, text + text):
         assert kinds(parse("mistral", turn)) == [ParsedCall] * MAX_CALLS + [CallParseError]
-    assert len(openai.parse_message(message(*[{"name": "a"}] * 100)).calls) == MAX_CALLS + 1
+    many = json.dumps({"tool_calls": [{"function": {"name": "a"}}] * 100})
+    assert len(parse("openai", many).calls) == MAX_CALLS + 1
 
 
 def test_tags_and_fences_pick_the_tool_by_the_schemas():
@@ -360,30 +365,12 @@ def test_a_fence_grows_around_code_with_fences_and_holds_nothing_but_code():
             formats.get("fence").render([ParsedCall("python", arguments)])
 
 
-def message(*calls, content=None):
-    found = [{"id": "1", "type": "function", "function": call} for call in calls]
-    return {"role": "assistant", "content": content, "tool_calls": found}
-
-
-def test_a_servers_message_is_read_as_it_is():
-    found = openai.parse_message(message({"name": "a", "arguments": '{"x": 1}'}, content="<think>no</think>So."))
-    assert found == Parsed("So.", (ParsedCall("a", {"x": 1}),))
-    assert not found.calls[0].lenient
-    parts = {"content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]}
-    assert openai.parse_message(parts) == Parsed("42")
-    assert openai.parse_message({"role": "assistant", "content": None, "tool_calls": None}) == Parsed("")
-    text = tagged('{"name": "b"}')  # A server without a parser of its own leaves the text.
-    assert openai.parse_message({"content": text}) == Parsed(text)
-    assert openai.parse_message({"content": text}, formats.get("hermes")).calls == (ParsedCall("b", {}),)
-
-
 @pytest.mark.parametrize(
-    "found",
-    [None, 1, "x", [], {"tool_calls": 1}, {"tool_calls": [1]}, {"tool_calls": [{}]}, {"tool_calls": [{"function": 1}]},
-     {"tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}, {"tool_calls": [{"function": {"name": 1}}]}],
+    "tool_calls", [1, [1], [{}], [{"function": 1}], [{"function": {"name": "a", "arguments": "{"}}],
+                   [{"function": {"name": 1}}]],
 )  # fmt: skip
-def test_a_servers_malformed_message_is_a_fault(found):
-    assert kinds(openai.parse_message(found)) == [CallParseError]
+def test_a_servers_malformed_message_is_a_fault(tool_calls):
+    assert kinds(parse("openai", json.dumps({"tool_calls": tool_calls}))) == [CallParseError]
 
 
 @pytest.mark.parametrize("name", list(formats.FORMATS))

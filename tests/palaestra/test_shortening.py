@@ -2,11 +2,11 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.envs.sandboxes.runner.output import shortened as shortened_bytes
-from palaestra.shortening import cut
+from palaestra.shortening import cut, shortened
 
 NOTE = re.compile(r"\n\[\.\.\. (?:(\d+) characters)?(?: and )?(?:(\d+)(?: of \d+)? bytes)? left out \.\.\.\]\n")
 
@@ -45,3 +45,21 @@ def test_what_a_sandbox_has_left_out_of_its_output_is_counted_in(stdout, stderr,
 @given(st.integers(0, 60), st.integers(-5, 40))
 def test_a_text_is_never_longer_than_its_limit(total, limit):
     assert len(cut("x" * total, limit)) <= max(limit, 0)
+
+
+ROLES = st.sampled_from(["tool", "assistant", "user"])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(ROLES, st.integers(0, 900)), max_size=8), st.integers(640, 4000))
+def test_a_dialogue_is_cut_no_more_than_needed_and_results_first(parts, limit):
+    messages = [{"role": role, "content": "x" * length} for role, length in parts]
+    found = shortened(messages, limit)
+    total, now = (sum(len(one["content"]) for one in some) for some in (messages, found))
+    assert now <= limit
+    assert now == total or now > limit - 24, "not more than the rounding of each message"
+    assert [one["role"] for one in found] == [one["role"] for one in messages]
+    for before, after in zip(messages, found, strict=True):
+        assert before == after or "characters left out ...]" in after["content"]
+    if any(a != b for a, b in zip(messages, found, strict=True) if a["role"] != "tool"):
+        assert all(len(one["content"]) <= 80 for one in found if one["role"] == "tool")

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import families
 import going
 import gymnasium
 import numpy as np
@@ -11,11 +10,13 @@ import parrot
 import pettingzoo
 import pytest
 import torch
-from batches import batch_of, same
+from batches import same
+from families import random_agent
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo.test import parallel_api_test
+from test_token_advantages import spoken
 
 import palaestra
 from palaestra.trainers import find_recipe, grpo
@@ -24,15 +25,6 @@ from palaestra.trainers.losses.group_advantages import OptimalBaseline
 from palaestra.trainers.losses.importance_correction import Masked, Truncated
 from palaestra.trainers.losses.kl import k1, k2, k3
 from palaestra.trainers.losses.token_advantages import GAE, Whitened
-
-
-def spoken(lengths, rewards, groups=None):
-    """A batch of episodes of so many sampled tokens, in turns."""
-    made = [
-        families.an_episode(families.token_row(3, said, seed=i), reward=reward, group=(groups or [0] * 9)[i])
-        for i, (said, reward) in enumerate(zip(lengths, rewards, strict=True))
-    ]
-    return batch_of(made)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +147,7 @@ def test_f54_a_game_passes_pettingzoos_own_check():
     ("recipe", "changes"), [("grpo-tcr", {}), ("prs", {"curriculum": True, "format_weight": 0.0})], ids=["tcr", "prs"]
 )
 def test_f56_a_run_that_stopped_goes_on_bit_by_bit_with_a_curriculum_too(recipe, changes, tmp_path):
-    model = going.random_agent(tmp_path / "model")
+    model = random_agent(tmp_path / "model")
     config = going.run_of(model, recipe, eval_tasks=0, steps=2, **changes)
     going.on(tmp_path / "whole", config)
     going.on(tmp_path / "parts", config, steps=1)

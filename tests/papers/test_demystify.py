@@ -77,6 +77,8 @@ def test_f01_f02_a_row_holds_the_ids_that_the_engine_sampled_and_the_mask_marks_
     found = [row.ids[a:b].tolist() for row, places in zip(rows, edges, strict=True) for a, b in places]
     assert sorted(found) == sorted(said)
     assert sum(int(row.sampled.sum()) for row in rows) == sum(map(len, said))
+    for row in rows:
+        assert (row.versions == np.where(row.sampled, 0, -1)).all() and (row.logprobs[~row.sampled] == 0).all()
 
 
 def test_f03_f05_tokens_weigh_the_same_or_samples_do_however_a_mini_batch_is_cut():

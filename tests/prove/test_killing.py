@@ -19,8 +19,6 @@ from pathlib import Path
 import families
 import pytest
 
-from palaestra.agents.model_folder import export
-from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
 from palaestra.trainers.run.checkpoint import newest
 
@@ -52,13 +50,8 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a random agent with so many stops that its turns, and with a short limit its rewards, differ."""
-    tokenizer = families.TOKENIZERS["tiny"]
-    made = tiny_model(len(tokenizer), layers=2, seed=7)
-    made.generation_config.eos_token_id = list(range(20, 250, 6))
-    folder = tmp_path_factory.mktemp("model")
-    export(made, tokenizer, folder)
-    return folder
+    """The folder of a random agent."""
+    return families.random_agent(tmp_path_factory.mktemp("model"))
 
 
 _WARM = """

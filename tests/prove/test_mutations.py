@@ -129,7 +129,7 @@ MUTATIONS = {
         "trainers/reward/terms.py",
         'terms["overlong"] = overlong(',
         'terms["overlong"] = 2 * overlong(',
-        "trainers/test_shaping.py::test_only_recipes_with_a_length_term_have_one",
+        "papers/test_demystify.py::test_f11_the_overlong_penalty",
     ),
     "a truncated answer graded": Mutation(
         "agents/play.py", "if completion.fault or completion.cut:", "if completion.fault:", CUT

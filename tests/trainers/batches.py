@@ -2,10 +2,10 @@
 
 import families
 import torch
+from families import restless
 
 from palaestra import Ending, Status
 from palaestra.agents.local_model import serve
-from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.batch import Batch, Sample
 from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.reward.async_scoring import Scoring
@@ -25,13 +25,6 @@ SMALL = {
 
 def settings(recipe="grpo-tcr", **changes):
     return tiny_config("palaestra/TwoHop-v0", recipe, **{"steps": 2, **SMALL, **changes})
-
-
-def restless(every=6, layers=2):
-    """A random model with so many stops that its turns differ in length."""
-    model = tiny_model(len(TOKENIZER), layers=layers, seed=7)
-    model.generation_config.eos_token_id = list(range(20, 250, every))
-    return model
 
 
 def local(slots=16, **made):

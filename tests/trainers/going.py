@@ -3,22 +3,16 @@
 import json
 from contextlib import closing
 
-from batches import TOKENIZER, restless, settings
+import pytest
+from batches import settings
 from safetensors.torch import load_file
 
-from palaestra.agents.model_folder import export
 from palaestra.record import read
 from palaestra.trainers import grpo
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.setup.open_learner import open_learner
 
 STEPS = 4
-
-
-def random_agent(folder):
-    """The folder of a random agent whose rewards differ."""
-    export(restless(), TOKENIZER, folder)
-    return folder
 
 
 def run_of(model, recipe="grpo-tcr", **changes):
@@ -29,7 +23,7 @@ def run_of(model, recipe="grpo-tcr", **changes):
 
 def on(folder, config=None, steps=STEPS, interrupts=None):
     """Begin a run, or go on with it, for so many steps; returns its learner."""
-    with Run.reopened(folder) if (folder / "config.json").exists() else Run(folder, config) as run:
+    with Run.reopened(folder) if config is None else Run(folder, config) as run:
         learner = open_learner(run)
         with closing(grpo.train(run, learner=learner, interrupts=interrupts)) as stage:
             for _ in range(min(steps, learner.steps - learner.step)):  # Never into the measurement after the last.
@@ -50,6 +44,20 @@ def told(folder):
         for path in sorted((folder / "episodes").iterdir())
     }
     return lines, episodes
+
+
+def require_same_untimed(folder, other):
+    """The steps and episodes of two runs are the same, but for what depends on time where play is ahead."""
+    (lines, episodes), (expected, played) = told(folder), told(other)
+    timed = ("time/", "staleness/", "num_tokens/sampled", "num_tokens/shared_ratio")
+    for mine, theirs in zip(lines, expected, strict=True):
+        mine, theirs = (
+            {name: value for name, value in line.items() if not name.startswith(timed)} for line in (mine, theirs)
+        )
+        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+    assert episodes.keys() == played.keys()
+    for name, their_episodes in played.items():
+        assert sorted(map(repr, episodes[name])) == sorted(map(repr, their_episodes))
 
 
 def state(path):

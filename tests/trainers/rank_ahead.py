@@ -14,16 +14,15 @@ from pathlib import Path
 
 import torch
 from torch import distributed
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "agents"), str(TESTS / "trainers")]
 
 from batches import TOKENIZER, restless  # noqa: E402
 from fake_vllm import vllm  # noqa: E402
-from going import random_agent, run_of  # noqa: E402
+from families import random_agent  # noqa: E402
+from going import run_of  # noqa: E402
+from made_tensors import Made  # noqa: E402
 
 from palaestra.agents.local_model import load  # noqa: E402
 from palaestra.agents.model_folder import export  # noqa: E402
@@ -39,24 +38,6 @@ from palaestra.trainers.setup.rank_engines import IdleEngine  # noqa: E402
 COUNT = 2
 AHEAD = {"kind": "process", "ordered": False, "max_staleness": 1, "lr_schedule": "constant"}
 STILL = {**AHEAD, "learning_rate": 0.0}
-
-
-class Made(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made in a `with` block: of all, and of the largest."""
-
-    def __init__(self):
-        super().__init__()
-        self.all, self.largest = 0, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if not any(each.alias_info for each in func._schema.returns):  # A view, which may be one of a mapped file.
-            for tensor in tree_leaves(result):
-                # A sharded tensor has the size of the whole one; its shard is made in an operation below.
-                if isinstance(tensor, torch.Tensor) and not (tensor.is_meta or isinstance(tensor, DTensor)):
-                    self.all += tensor.nbytes
-                    self.largest = max(self.largest, tensor.nbytes)
-        return result
 
 
 def loaded(name, ranks, outline):

@@ -23,9 +23,11 @@ from batches import batch_of, restless, settings, spoken  # noqa: E402
 
 from palaestra.agents import Agent  # noqa: E402
 from palaestra.agents.adapters import add_adapter  # noqa: E402
+from palaestra.agents.engines import packed_layers  # noqa: E402
 from palaestra.trainers.learn.learner import Learner, to_learn  # noqa: E402
 from palaestra.trainers.learn.score_batch import score_batch  # noqa: E402
 from palaestra.trainers.learn.update import update  # noqa: E402
+from palaestra.trainers.losses import chunked_logprobs, onednn_linear  # noqa: E402
 from palaestra.trainers.scale.fsdp import whole_weights  # noqa: E402
 from palaestra.trainers.scale.ranks import ALONE, Ranks  # noqa: E402
 
@@ -40,7 +42,9 @@ CASES = {
     "8 bits": ("grpo-t", {"optimizer_bits": 8}),
     "offload": ("grpo-t", {"optimizer_offload": True}),
     "critic": ("ppo", {"beta": 0.05}),
+    "oneDNN": ("grpo-t", {}),
 }
+"""With oneDNN the gradients of output layer and embedding add up in place, on ranks those of gathered weights."""
 
 
 def steps(name, ranks=ALONE, count=2):
@@ -58,9 +62,13 @@ def steps(name, ranks=ALONE, count=2):
     reference = copy.deepcopy(model) if config.recipe.kl.beta and not config.scale.lora_r else None
     learner = Learner(Agent(families.Echo()), to_learn(model, ranks, config), config, reference=reference, ranks=ranks)
     summing = Mock(wraps=distributed.reduce_scatter_single)
-    with patch.object(distributed, "reduce_scatter_single", summing):
+    fast = patch.object(packed_layers, "_LEAST", 1 if name == "oneDNN" else packed_layers._LEAST)
+    adding = Mock(wraps=onednn_linear.gradient_sum)
+    in_place = patch.multiple(onednn_linear, gradient_sum=adding), patch.multiple(chunked_logprobs, gradient_sum=adding)
+    with fast, in_place[0], in_place[1], patch.object(distributed, "reduce_scatter_single", summing):
         for _ in range(count):
             found = step(learner, batch)
+    assert adding.called == (name == "oneDNN" and packed_layers.can_pack(model))
     weights = {key: weight.tolist() for key, weight in whole_weights(learner.model)}
     return found, weights, summing.call_count // count, learner
 

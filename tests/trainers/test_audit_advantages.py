@@ -7,6 +7,7 @@ import numpy as np
 import parrot
 import pytest
 from batches import batch_of
+from test_token_advantages import called
 
 import palaestra
 from palaestra import Status, TrainingHalted
@@ -47,27 +48,19 @@ WRONG = {
 }
 
 
-def called(reward, statuses, group, seed):
-    """An episode with a turn for each status, in which that call was made, and a last turn without one."""
-    row = families.token_row(3, [2 + seed % 3] * (len(statuses) + 1), seed=seed)
-    made = families.an_episode(row, reward=reward, calls=statuses, group=group, seed=seed)
-    messages = [{"role": "user", "content": "q"}]
-    for status in statuses:
-        messages += [{"role": "assistant", "content": "c"}, {"role": "tool", "content": str(status)}]
-    messages.append({"role": "assistant", "content": "Kemu"})
-    return replace(made, attempt=replace(made.attempt, messages=tuple(messages)))
-
-
 def played():
     """Three groups, of which the second is dead, one sample without a token, and a greedy episode of the first task;
     what their tokens cost and what a critic expects.
     """
     ok, failed = Status.OK, Status.TOOL_ERROR
     specs = [(1.0, [ok, ok], 0), (0.0, [failed, ok], 0), (0.2, [ok], 0), (0.5, [], 1), (0.5, [failed], 1)]
-    made = [called(reward, statuses, group, seed) for seed, (reward, statuses, group) in enumerate(specs)]
-    made += [called(1.0, [ok, failed, ok], 2, 5), families.an_episode(families.token_row(3, []), reward=0.4, group=2)]
+    made = [called(calls, reward, n, group, 2 + n % 3) for n, (reward, calls, group) in enumerate(specs)]
+    made += [
+        called([ok, failed, ok], 1.0, 5, 2, 4),
+        families.an_episode(families.token_row(3, []), reward=0.4, group=2),
+    ]
     batch = batch_of(made)
-    greedy = called(0.7, [], 0, 9)
+    greedy = called([], 0.7, 9)
     greedy = replace(greedy, start=replace(greedy.start, greedy=True))
     batch = replace(batch, rollouts=(*batch.rollouts, Scored(greedy, {"outcome": 0.4})))
     rng = np.random.default_rng(1)

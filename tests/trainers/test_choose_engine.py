@@ -98,7 +98,7 @@ def test_engines_of_one_run_share_its_servers_which_end_with_the_last_engine(gpu
     monkeypatch.setattr(Server, "start", lambda self: started.append(self))
     monkeypatch.setattr(Server, "wait", lambda self, seconds: None)
     monkeypatch.setattr(Server, "stop", lambda self: ended.append(self))
-    monkeypatch.setattr(own_servers, "watch", lambda *_: None)
+    monkeypatch.setattr(own_servers.Watch, "run", lambda self: None)
     first, second = (vllm_engine(a_run(kind="vllm"), MODEL, [3], slots=4, seed=0) for _ in range(2))
     assert first.own_servers is second.own_servers
     assert first.shares_memory

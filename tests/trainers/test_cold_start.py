@@ -9,7 +9,8 @@ import gymnasium
 import pytest
 import torch
 from batches import TOKENIZER
-from going import on, random_agent, run_of
+from families import random_agent
+from going import on, run_of
 from safetensors.torch import load_file
 
 import palaestra

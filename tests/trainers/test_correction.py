@@ -57,7 +57,7 @@ def test_f52_what_is_rejected_leaves_the_denominator():
     _, whole = stepped("masked", spoil=3.0)
     assert whole["correction/kept_share"] == pytest.approx(13 / 18)
     assert whole["loss"] == pytest.approx(-(0.5 * 7 - 1.0 * 6) / 13, rel=1e-4)
-    with pytest.raises(TrainingHalted, match="correction: this step: of 18 tokens none is learned from"):
+    with pytest.raises(TrainingHalted, match="correction: this step: of 18 tokens none is trained on"):
         stepped({"name": "masked", "lowest_weight": 0.999, "highest_weight": 1.0}, temperature=3.0)
 
 

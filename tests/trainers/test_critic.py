@@ -55,22 +55,6 @@ def test_of_the_clipped_and_the_plain_value_loss_the_larger_counts():
     assert loss == pytest.approx(0.5 * (1.0 * 1 + 1.69 * 10))
 
 
-def test_the_critic_follows_the_learning_rate_schedule():
-    """AdamW's first step moves a weight by the learning rate, whatever the size of its gradient."""
-    model, moved = restless(), []
-    batch = batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0)]))
-    for step in (0, 7):
-        learner = learner_of(model, steps=10, learning_rate=0.0, critic_learning_rate=1e-2)
-        learner.step = step
-        rate, scores = learner.rate, score_batch(learner, batch)
-        before = {name: tensor.clone() for name, tensor in learner.critic.tensors().items()}
-        update(learner, batch, learner.config.recipe.advantage(batch, scores), scores)
-        after = learner.critic.tensors()
-        moved.append(max(float((after[name] - before[name]).abs().max()) for name in before))
-        assert moved[-1] == pytest.approx(1e-2 * rate, rel=1e-2)
-    assert moved[1] < 0.5 * moved[0]
-
-
 def test_without_a_correction_the_ratio_is_still_to_the_engines_log_probs():
     model = restless()
     scores = score_batch(learner_of(model), batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0)])))
@@ -149,7 +133,7 @@ def test_a_checkpoint_does_not_keep_a_critic_of_no_numbers(tmp_path):
     learner = learner_of(restless())
     with torch.no_grad():
         next(learner.critic._head.parameters()).fill_(float("inf"))
-    with pytest.raises(TrainingHalted, match="no numbers"):
+    with pytest.raises(TrainingHalted, match="not finite"):
         checkpoint.save(learner, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -170,7 +154,7 @@ def test_the_critics_gradient_is_clipped_as_the_models_is(monkeypatch):
     assert norms[1] == pytest.approx(0.05, rel=1e-3)
 
 
-def test_the_critic_learns_at_its_own_rate_by_the_runs_schedule():
+def test_the_critic_follows_the_learning_rate_schedule():
     """AdamW's first step is as long as its rate: 1 - 0.95 * 3 / 6 of it in the fourth of seven steps."""
     model = restless()
     learner = learner_of(model, critic_learning_rate=4e-3, learning_rate=0.0, lr_schedule="linear", steps=7)

@@ -8,7 +8,7 @@ import families
 import numpy as np
 import pytest
 import torch
-from batches import batch_of
+from batches import settings
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
@@ -29,12 +29,14 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra import TokenRow
+from palaestra.agents import Agent
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers.evaluation.metrics import batch_metrics
 from palaestra.trainers.learn import forward, prefix_attention
 from palaestra.trainers.learn.attention_kernels import CPU_FLASH
-from palaestra.trainers.learn.forward import micro_batches, shares_beginnings, token_logprobs
+from palaestra.trainers.learn.forward import attention_of, micro_batches, shares_beginnings, token_logprobs
+from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import pack_rows
+from palaestra.trainers.setup.run_summary import synopsis
 
 MODEL = tiny_model(40, layers=2, seed=5)
 SHAPES = [(2, [3]), (30, [4, 4]), (3, [9, 2]), (5, [1]), (40, [20, 6, 2]), (2, [3]), (8, [8]), (9, [9])]
@@ -216,13 +218,21 @@ REFUSING = {
 
 
 @pytest.mark.parametrize("make", REFUSING.values(), ids=REFUSING)
-def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make):
+def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make, caplog):
     model, batch = make(), pack_rows(CASES["depth three"])
     before = model.config._attn_implementation
     expected = padded(model, batch)
     assert not shares_beginnings(model)
     assert model.config._attn_implementation == before
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("rows are padded and share no beginnings")
+    assert attention_of(model) == f"{before} over padded rows"
     assert_equal(ours(model, batch, most=200), expected)
+
+
+def test_a_run_says_which_kernel_it_learns_with():
+    learner = Learner(Agent(families.Echo()), a_model(), settings())
+    assert synopsis(learner).splitlines()[0].endswith("float32 on cpu; learns with flash attention on the CPU")
 
 
 def test_a_kernel_that_computes_wrong_costs_speed_and_says_so(monkeypatch, caplog):
@@ -280,16 +290,6 @@ def test_looking_at_a_model_leaves_its_modes_and_random_numbers():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_log_probs_are_those_of_each_row_alone(temperature):
-    with torch.no_grad():
-        found = token_logprobs(MODEL, BATCH, temperature).logprobs_N
-    assert (found[~BATCH.sampled_N] == 0).all()
-    for number, row in enumerate(ROWS):
-        mine = found[(BATCH.row_N == number) & BATCH.sampled_N].numpy()
-        np.testing.assert_allclose(mine, families.fresh_logprobs(MODEL, row, temperature), atol=2e-5)
-
-
 def test_what_is_shared_is_computed_once_and_nothing_behind_the_last_sampled_token():
     model, rows, seen = a_model(), group(1, 40, 5, 9), []
     token_logprobs(model, pack_rows(rows))  # Looks at the model first.
@@ -297,23 +297,6 @@ def test_what_is_shared_is_computed_once_and_nothing_behind_the_last_sampled_tok
     scores = token_logprobs(model, pack_rows(rows))
     assert seen == [(1, scores.computed)]
     assert scores.computed == 40 + 4 + 8
-
-
-def test_tool_output_is_never_trained_on():
-    """What the model says of tool results, and what stands after the last sampled token, changes nothing."""
-    model, row = tiny_model(40, layers=2, seed=5), ROWS[2]
-    longer = type(row)(
-        *(
-            np.append(a, np.array(b, a.dtype))
-            for a, b in ((row.ids, [7, 8]), (row.sampled, [0, 0]), (row.logprobs, [0, 0]), (row.versions, [-1, -1]))
-        )
-    )
-    gradients = []
-    for packed in (row, longer):
-        model.zero_grad()
-        token_logprobs(model, pack_rows([packed])).logprobs_N.sum().backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(1, 300))
@@ -334,9 +317,3 @@ def test_the_entropy_is_that_of_the_whole_distribution():
     places = row.sampled.nonzero()[0]
     expected = -(logprobs.exp() * logprobs).sum(-1)[places - 1]
     torch.testing.assert_close(found[torch.from_numpy(places)], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_entropy_figure_of_a_batch_is_the_mean_surprise_of_sampled_tokens_alone():
-    uniform = families.token_row(9, [5, 5], logprob=-np.log(40))
-    figures = batch_metrics(batch_of([families.an_episode(uniform)]))
-    assert figures["entropy"] == pytest.approx(np.log(40), rel=1e-6)

@@ -11,7 +11,8 @@ from dataclasses import replace
 import gymnasium
 import pytest
 from batches import TOKENIZER, restless
-from going import random_agent, run_of, told
+from families import random_agent
+from going import run_of, told
 from safetensors.torch import load_file
 
 import palaestra

@@ -8,7 +8,8 @@ from fractions import Fraction
 import families
 import pytest
 from batches import local, same, settings, weights
-from going import on, random_agent, run_of, state, told
+from families import random_agent
+from going import on, run_of, state, told
 
 import palaestra
 from palaestra import Start, TrainingHalted, UsageError

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from batches import local, rewarded, same, settings, weights
-from going import on, random_agent, run_of
+from families import random_agent
+from going import on, run_of
 
 from palaestra.errors import ConfigError, PalaestraError, TrainingHalted, UsageError
 from palaestra.trainers import imitate, parts

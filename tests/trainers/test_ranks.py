@@ -3,14 +3,10 @@
 The jobs are real: torchrun, two processes, gloo, the CPU. No GPU has met them.
 """
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +15,8 @@ import families
 import pytest
 import torch
 from batches import TOKENIZER, restless, same
-from going import STEPS, on, random_agent, run_of, step_folder, told
+from families import random_agent
+from going import STEPS, on, run_of, step_folder, told
 from rank_job import again
 from rank_step import CASES
 from rank_step import steps as stepped_alone
@@ -27,16 +24,12 @@ from safetensors.torch import load_file
 
 from palaestra import ConfigError
 from palaestra.agents.model_folder import export
-from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.rollout.rank_sampler import Share
-from palaestra.trainers.run.checkpoint import last_step
-from palaestra.trainers.run.folder import Run
 from palaestra.trainers.samplers.group_sampler import Groups, InOrder
 from palaestra.trainers.samplers.task_of_group import Even
 from palaestra.trainers.scale.fsdp import load_parts
 from palaestra.trainers.scale.ranks import ALONE, Ranks
-from palaestra.trainers.setup.open_learner import open_learner
 from palaestra.trainers.setup.open_run import check_ranks
 
 BF16 = {"precision": "bfloat16", "gradient_checkpointing": True}
@@ -52,7 +45,6 @@ ALL_OF_IT = {
 
 
 STOPPED = {"adapter": {"lora_r": 4}, "8 bits": {"optimizer_bits": 8}, "critic": {"recipe": "ppo"}}
-AHEAD = ("--engine.kind", "process", "--play.no-ordered", "--play.max-staleness", "1")
 _TWICE = [("", 2), ("", STEPS), ("-whole", STEPS)]
 
 
@@ -316,82 +308,3 @@ def state_of(path):
     parts = path / "training"
     found = load_parts(parts if parts.is_dir() else path, {}, ALONE)
     return {name: found[name] for name in sorted(found) if name.startswith(("optimizer/", "master/"))}
-
-
-class Job:
-    """A run on the command line, by two ranks, that is long enough to be disturbed."""
-
-    def __init__(self, folder, model, *more):
-        options = "--steps 400 --play.num-prompts 4 --play.num-generations 4 --play.slots 16 --play.max-turn-tokens 30"
-        rest = "--play.max-episode-tokens 256 --eval-tasks 0 --save.checkpoint-every 2"
-        command = ["-m", "--", "palaestra", "train", "two-hop", "--model", model, "--run", str(folder)]
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [*TORCHRUN, *command, *options.split(), *rest.split(), *more],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        deadline, metrics = time.monotonic() + 120, folder / "metrics.jsonl"
-        while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 3):
-            assert self.process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        first = (folder / "lock").read_text().split()[1]
-        assert first in children and len(children) == 2
-        self.ranks = [int(child) for child in children]
-        self.first = int(first)
-        self.second = next(rank for rank in self.ranks if str(rank) != first)
-
-    def ended(self, within):
-        """What it said, once it is over."""
-        try:
-            return self.process.communicate(timeout=within)[0]
-        finally:
-            for process in (self.process.pid, *self.ranks):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize(
-    ("number", "first", "ahead"),
-    [
-        (signal.SIGKILL, False, ()),
-        (signal.SIGSTOP, False, ()),
-        (signal.SIGKILL, True, AHEAD),
-    ],
-    ids=["killed", "hangs", "killed-that-plays-ahead"],
-)
-def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it(tmp_path, number, first, ahead):
-    """One that hangs is given up after its timeout; torchrun kills it 30 seconds later."""
-    model = str(random_agent(tmp_path / "model"))
-    patience = 60 if ahead else 5
-    job = Job(tmp_path / "run", model, "--scale.rank-timeout", str(patience), *ahead)
-    os.kill(job.first if first else job.second, number)
-    within = 90 if number == signal.SIGSTOP else 60
-    said = job.ended(within)
-    assert job.process.returncode
-    assert "another rank of this job has ended, or did not answer in time (scale.rank_timeout)" in said
-    assert "go on with: palaestra train --resume" in said
-    saved = last_step(tmp_path / "run" / "checkpoints")
-    assert saved >= 2
-    with Run.reopened(tmp_path / "run") as run:
-        learner = open_learner(run)
-        assert learner.step == saved and len(run.metrics) == saved
-        stage = grpo.train(run, learner=learner)
-        next(stage)
-        stage.close()
-        learner.agent.engine.close()
-    assert last_step(tmp_path / "run" / "checkpoints") == saved + 1
-
-
-@pytest.mark.prove
-def test_an_interrupt_saves_the_same_step_on_every_rank(tmp_path):
-    job = Job(tmp_path / "run", str(random_agent(tmp_path / "model")))
-    os.kill(job.process.pid, signal.SIGINT)
-    said = job.ended(60)
-    with Run.read(tmp_path / "run") as run:
-        step = len(run.metrics)
-    assert last_step(tmp_path / "run" / "checkpoints") == step
-    assert said.count(f"interrupted; step {step} is saved") == 2

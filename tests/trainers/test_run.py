@@ -277,7 +277,7 @@ OLD = json.dumps({"env_id": "palaestra/TwoHop-v0", "recipe": "grpo-tcr", "algori
 @pytest.mark.parametrize(
     ("content", "meant"),
     [
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[1]", "is not the config of a run that this palaestra can go on with; begin a new run"),
         (OLD, "is not the config of a run that this palaestra can go on with; begin a new run"),
         (edited(kind="ppo"), "of the kind 'ppo'; expected one of grpo, sft"),

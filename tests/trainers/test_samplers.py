@@ -1,6 +1,5 @@
 """Samplers that choose: dynamic sampling, refill by value, and tasks drawn by what is believed of them."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -17,7 +16,6 @@ from palaestra.trainers.evaluation.metrics import batch_metrics
 from palaestra.trainers.samplers.dapo import Dynamic
 from palaestra.trainers.samplers.posterior import Posterior, liveness
 from palaestra.trainers.samplers.uniform import Uniform
-from palaestra.trainers.samplers.vspo import VSPO
 from palaestra.trainers.setup.open_run import check
 
 
@@ -61,27 +59,6 @@ def test_a_bonus_makes_a_group_of_failures_differ_in_reward_and_not_in_success()
 
     assert batch_of("success").samples == ()
     assert len(batch_of("reward").samples) == 16
-
-
-@pytest.mark.parametrize("options", [Dynamic(), VSPO(), Posterior(), Uniform(epochs=True)])
-def test_a_sampler_goes_on_where_another_stood(options):
-    source = opened(options, count=50)
-    for _ in range(3):
-        batch, _ = play(source, mixed)
-    again = opened(options, count=50)
-    again.load(json.loads(json.dumps(batch.state)))
-    assert again.state() == source.state() == batch.state
-    one, two = play(source, mixed)[0], play(again, mixed)[0]
-    assert [s.episode.start for s in one.rollouts] == [s.episode.start for s in two.rollouts]
-    assert one.samples == two.samples
-    assert one.number == two.number == 3
-
-
-def test_epochs_play_every_task_before_any_comes_again():
-    source = opened(Uniform(epochs=True), prompts=3, generations=2, count=7)
-    tasks = [start.task for _ in range(7) for start in play(source, mixed)[1]]
-    for epoch in range(3):
-        assert Counter(tasks[epoch * 14 : epoch * 14 + 14]) == dict.fromkeys(range(7), 2)
 
 
 def test_a_group_of_rewards_above_1_that_has_something_to_compare_is_not_taken_for_a_dead_one():

@@ -8,7 +8,8 @@ import families
 import pytest
 import torch
 from batches import TOKENIZER, batch_of, restless, same, settings, spoken, weights
-from going import on, random_agent, run_of, step_folder, told
+from families import random_agent
+from going import on, run_of, step_folder, told
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 

@@ -20,11 +20,11 @@ from palaestra.record import Record, write
 from palaestra.trainers import Run, train
 from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig, tiny_sft_config
-from palaestra.trainers.data.demonstrations import demonstrations, unfit
+from palaestra.trainers.data.demonstrations import unfit
 from palaestra.trainers.learn.imitation import Imitation
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.learning_rate import rate_at
-from palaestra.trainers.run import checkpoint, session
+from palaestra.trainers.run import session
 from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.sft import longest_row, sft_rows
 
@@ -89,12 +89,6 @@ def test_loss_and_gradient_are_those_of_labels_at_assistant_tokens_alone():
         assert figures["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", ["muon", "adamw"])
-def test_imitation_lowers_the_loss(algorithm):
-    found = losses(imitation(algorithm=algorithm), 30)
-    assert found[-1] < 0.2 * found[0]
-
-
 def test_the_split_into_micro_batches_changes_nothing():
     pairs = [losses(imitation(micro_batch_tokens=most), 2) for most in (1, 100_000)]
     np.testing.assert_allclose(pairs[0], pairs[1], rtol=1e-4)
@@ -116,13 +110,6 @@ def test_a_batch_holds_no_row_twice_and_every_row_comes_in_each_epoch():
     uneven = imitation(batch_rows=3, epochs=2)
     assert (uneven.learner.steps, uneven.epoch_steps) == (3, 2)
     assert [uneven.step(0.0)["epoch"] for _ in range(3)] == [0, 1, 2]
-
-
-def test_a_rate_of_zero_changes_nothing():
-    pupil = model()
-    before = [parameter.detach().clone() for parameter in pupil.parameters()]
-    imitation(ROWS, pupil).step(rate=0.0)
-    assert all(torch.equal(one, other) for one, other in zip(pupil.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
@@ -153,7 +140,7 @@ def test_a_gradient_that_is_no_number_is_skipped_and_many_of_them_stop_the_run()
     for _ in range(6):
         before = step()
     assert seen == [(float(n in bad), n in bad) for n in range(6)]
-    with pytest.raises(TrainingHalted, match="of the last 3 optimizer steps were no numbers"):
+    with pytest.raises(TrainingHalted, match="of the last 3 optimizer steps were not finite"):
         step()
     assert torch.equal(weights(), before)
 
@@ -406,27 +393,3 @@ def test_an_interrupt_waits_for_the_checkpoint_that_is_being_written(file, tmp_p
     assert epochs_of(tmp_path / "run") == ["step-000002"]
     monkeypatch.undo()
     assert imitated(tmp_path / "run", config_of(file))[0] == (3, 8)
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(file, tmp_path, monkeypatch):
-    real, calls = checkpoint.export, []
-
-    def full(*arguments):
-        calls.append(arguments)
-        real(*arguments)
-        if len(calls) == 2:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "export", full)
-    with pytest.raises(TrainingHalted, match="step-000004 could not be written: No space left"):
-        imitated(tmp_path / "run", config_of(file))
-    assert epochs_of(tmp_path / "run") == ["step-000002"]
-
-
-def test_what_was_played_for_a_choice_is_left_out_beside_it(file):
-    played = file.with_name("talks.played.jsonl")
-    write(played, [Record("x/Y-v0", episode(talk)) for talk in TALKS * 2])
-    shown = demonstrations([str(file.parent)])
-    assert len(shown.episodes) == 4
-    assert any("what was chosen of it is beside it" in note for note in shown.notes)
-    assert len(demonstrations([str(played)]).episodes) == 8, "but not where it is asked for by name"

@@ -34,11 +34,6 @@ def test_the_bonus_never_lowers_an_outcome():
             assert outcome + TCR.bonus(outcome, calls) <= max(-0.6, outcome) + 1e-12
 
 
-def test_only_recipes_with_a_length_term_have_one():
-    assert terms(1.0, [], said=(18432,))["overlong"] == -0.5
-    assert "overlong" not in terms(1.0, [], shaping=T)
-
-
 def test_the_overlong_penalty_shrinks_in_proportion():
     short = replace(TCR, max_completion_length=256)
     assert [terms(1.0, [], shaping=short, said=(said,))["overlong"] for said in (205, 256)] == [0, -1]

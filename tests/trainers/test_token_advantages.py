@@ -27,10 +27,10 @@ def test_equal_rewards_teach_exactly_nothing(advantage):
         assert not np.asarray(values).any()
 
 
-def called(statuses, reward, seed=0):
+def called(statuses, reward, seed=0, group=0, length=2):
     """An episode with a turn for each status, in which that call was made, and a last turn without one."""
-    row = families.token_row(3, [2] * (len(statuses) + 1), seed=seed)
-    made = families.an_episode(row, reward=reward, calls=statuses)
+    row = families.token_row(3, [length] * (len(statuses) + 1), seed=seed)
+    made = families.an_episode(row, reward=reward, calls=statuses, group=group, seed=seed)
     messages = [{"role": "user", "content": "q"}]
     for status in statuses:
         messages += [{"role": "assistant", "content": "c"}, {"role": "tool", "content": str(status)}]

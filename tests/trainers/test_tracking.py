@@ -6,7 +6,8 @@ import struct
 import time
 
 import pytest
-from going import random_agent, run_of
+from families import random_agent
+from going import run_of
 
 from palaestra import UsageError
 from palaestra.errors import MissingExtra

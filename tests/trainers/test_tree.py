@@ -8,7 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 from batches import batch_of, local, same, settings, weights
-from going import on, random_agent, state, step_folder, told
+from families import random_agent
+from going import on, state, step_folder, told
 
 import palaestra
 from palaestra import ConfigError

@@ -55,16 +55,6 @@ def gradient_norm(episodes, advantages, tokens):
     return float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
 
 
-def test_an_episode_without_advantage_counts_in_the_denominator_and_has_no_gradient(monkeypatch):
-    specs = [(0, [4], 1.0), (0, [9, 7], 0.0), (0, [5], 0.0)]
-    metrics, _, episodes = by_hand(monkeypatch, specs, advantages=[1.0, 0.0, -2.0])
-    assert metrics["loss"] == pytest.approx((-1.0 * 4 + 2.0 * 5) / 25, rel=1e-5)
-    taught = gradient_norm([episodes[0], episodes[2]], [1.0, -2.0], 25)
-    assert metrics["grad_norm"] == pytest.approx(taught, rel=1e-5)
-    whole = gradient_norm(episodes, [1.0, 0.0, -2.0], 25)
-    assert metrics["grad_norm"] == pytest.approx(whole, rel=1e-5)
-
-
 def test_an_advantage_may_be_one_number_for_each_token(monkeypatch):
     """Also where they add up to 0. What is equal for all tokens is as one number for the episode."""
     specs, turns = [(0, [2, 2], 1.0), (0, [3], 0.0)], [np.array([0.5, 0.0, -1.0, 0.5]), np.array([0.0, 0.0, -0.5])]
@@ -76,19 +66,6 @@ def test_an_advantage_may_be_one_number_for_each_token(monkeypatch):
     assert [lesson.advantage for _, (lesson,) in progress.rollouts] == pytest.approx([0.0, -0.5 / 3])
     flat, _, _ = by_hand(monkeypatch, specs, advantages=[np.full(4, 1.5), np.full(3, -1.0)])
     assert flat["grad_norm"] == by_hand(monkeypatch, specs, advantages=[1.5, -1.0])[0]["grad_norm"]
-
-
-def test_an_episode_that_is_two_samples_teaches_as_two_copies_of_it(monkeypatch):
-    model = untrained()
-    episodes = spoken(model, [(0, [4], 1.0), (0, [6], 0.0), (0, [4], 0.0)])
-    batch = batch_of(episodes)
-    twice = replace(batch, samples=(Sample(0, 0), Sample(1, 0), Sample(0, 1), Sample(2, 1)))
-    progress = learned(monkeypatch, twice, model, advantages=[1.0, -1.0, 0.5, -0.25])
-    copies = [episodes[0], episodes[1], episodes[0], episodes[2]]
-    expected = gradient_norm(copies, [1.0, -1.0, 0.5, -0.25], 18)
-    assert progress.metrics["grad_norm"] == pytest.approx(expected, rel=1e-5)
-    found = [[lesson.advantage for lesson in lessons] for _, lessons in progress.rollouts]
-    assert found == [[1.0, 0.5], [-1.0], [-0.25]]
 
 
 def test_a_copy_of_a_group_teaches_by_its_weight_and_within_the_bound(monkeypatch):
@@ -120,36 +97,6 @@ def test_f03_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(mo
         assert metrics["loss"] == pytest.approx(found[0]["loss"], rel=1e-5, abs=1e-7)
 
 
-def test_the_kl_of_a_token_weighs_as_the_token_does_also_where_there_is_no_advantage(monkeypatch):
-    other = tiny_model(40, layers=2, seed=6)
-    specs = [(0, [2], 1.0), (0, [30, 8], 0.0)]
-    changes = {"advantages": [0.0, 0.0], "beta": 0.5, "reference": other}
-    metrics, _, episodes = by_hand(monkeypatch, specs, **changes)
-    rows = [episode.rows[0] for episode in episodes]
-    away = np.concatenate([row.logprobs[row.sampled] - families.fresh_logprobs(other, row) for row in rows])
-    expected = (np.exp(-away) + away - 1).mean()
-    assert expected > 1e-3
-    assert metrics["kl"] == pytest.approx(expected, rel=1e-4)
-    assert metrics["loss"] == pytest.approx(0.5 * expected, rel=1e-4)
-
-
-def test_with_samples_that_weigh_the_same_a_long_episode_counts_no_more_than_a_short_one(monkeypatch):
-    specs = [(0, [2], 1.0), (0, [30, 8], 0.0)]
-    metrics, _, _ = by_hand(monkeypatch, specs, advantages=[1.0, -1.0], aggregation="sample")
-    assert metrics["loss"] == pytest.approx(0.0, abs=1e-6)
-    metrics, _, _ = by_hand(monkeypatch, specs, advantages=[1.0, -1.0], aggregation="token")
-    assert metrics["loss"] == pytest.approx((38 - 2) / 40, rel=1e-5)
-
-
-def test_each_mini_batch_has_a_gradient_of_its_own(monkeypatch):
-    specs = [(0, [4], 1.0), (0, [9], 0.0), (1, [2, 5], 0.0), (1, [6], 1.0)]
-    metrics, _, episodes = by_hand(monkeypatch, specs, num_mini_batches=2, learning_rate=0.0, max_grad_norm=1e9)
-    half = 2**-0.5
-    first = gradient_norm(episodes[:2], [half, -half], 13)
-    second = gradient_norm(episodes[2:], [-half, half], 13)
-    assert metrics["grad_norm"] == pytest.approx((first + second) / 2, rel=1e-4)
-
-
 def test_a_batch_of_equal_rewards_teaches_nothing_and_says_so(monkeypatch):
     """No step at all: not even AdamW's weight decay."""
     model = untrained()
@@ -162,14 +109,6 @@ def test_a_batch_of_equal_rewards_teaches_nothing_and_says_so(monkeypatch):
     assert same(weights(model), before)
     specs[0] = (0, [4], 0.5)
     assert learned(monkeypatch, batch_of(spoken(model, specs)), model).note == ""
-
-
-def test_a_success_becomes_likelier_and_a_failure_less_likely(monkeypatch):
-    _, model, (good, bad) = by_hand(monkeypatch, [(0, [6], 1.0), (0, [6], 0.0)], learning_rate=1e-4)
-    for episode, better in ((good, True), (bad, False)):
-        (row,) = episode.rows
-        change = (families.fresh_logprobs(model, row) - row.logprobs[row.sampled]).sum()
-        assert bool(change > 0) is better
 
 
 @pytest.mark.parametrize(("parts", "steps"), [(1, 1), (2, 2), (9, 3)])

@@ -165,13 +165,13 @@ def _group(advantage: GroupNormalized, inputs: _Inputs) -> _Values:
     if advantage.scale_rewards == "none":
         return centred_E
     if advantage.scale_rewards == "group":
-        return _standardized(inputs.rewards_E, inputs.groups_E, _EPSILON)
+        return _standardized(inputs.rewards_E, inputs.groups_E)
     return centred_E / (_deviation(inputs.rewards_E) + _EPSILON)
 
 
 def _tree(_: TreeNormalized, inputs: _Inputs) -> _Values:
-    in_group_E = _standardized(inputs.rewards_E, inputs.groups_E, _EPSILON)
-    return in_group_E + _standardized(inputs.rewards_E, trees_of(inputs.batch), _EPSILON)
+    in_group_E = _standardized(inputs.rewards_E, inputs.groups_E)
+    return in_group_E + _standardized(inputs.rewards_E, trees_of(inputs.batch))
 
 
 def _leave_one_out(_: LeaveOneOut, inputs: _Inputs) -> _Values:
@@ -197,7 +197,7 @@ def _greedy_baseline(_: GreedyBaseline, inputs: _Inputs) -> _Values:
 
 
 def _turns(advantage: TurnAdvantage, inputs: _Inputs) -> _Values:
-    whole_E = _standardized(inputs.rewards_E, inputs.groups_E, _EPSILON)
+    whole_E = _standardized(inputs.rewards_E, inputs.groups_E)
     served = [served_by_turn(episode) for episode in inputs.batch.episodes]
     turn_shares = [
         (i, turn, share)
@@ -210,7 +210,7 @@ def _turns(advantage: TurnAdvantage, inputs: _Inputs) -> _Values:
     if turn_shares:
         places, turns, shares = (np.array(column) for column in zip(*turn_shares, strict=True))
         alike = np.unique(inputs.groups_E[places] * (max_turns + 1) + turns, return_inverse=True)[1]
-        credits_ET[places, turns] = _standardized(shares.astype(np.float64), alike, _EPSILON)
+        credits_ET[places, turns] = _standardized(shares.astype(np.float64), alike)
     numbers = [np.minimum(turn_of_tokens(episode), max_turns) for episode in inputs.batch.episodes]
     rows = zip(whole_E, credits_ET, numbers, strict=True)
     return [whole + advantage.turn_weight * credits_T[turn_S] for whole, credits_T, turn_S in rows]
@@ -249,12 +249,12 @@ _FORMS: dict[type, Callable[[Any, _Inputs], _Values]] = {
 """Closed form by exact class of the advantage: a subclass may compute anything."""
 
 
-def _standardized(values_E: Floats, alike_E: NDArray[np.int_], epsilon: float) -> Floats:
+def _standardized(values_E: Floats, alike_E: NDArray[np.int_]) -> Floats:
     """Return each value minus the mean of its group, divided by the group's standard deviation (ddof 1)."""
     counts = np.bincount(alike_E)
     centred_E = values_E - (np.bincount(alike_E, values_E) / counts)[alike_E]
     variance = np.bincount(alike_E, centred_E**2) / np.maximum(counts - 1, 1)
-    standardized_E: Floats = centred_E / (np.sqrt(variance)[alike_E] + epsilon)
+    standardized_E: Floats = centred_E / (np.sqrt(variance)[alike_E] + _EPSILON)
     return standardized_E
 
 

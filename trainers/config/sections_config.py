@@ -193,7 +193,8 @@ class ScaleConfig:
     sequence_parallel_size: Annotated[int, COUNT] = 1
     """Number of ranks that compute each row together, as DeepSpeed's Ulysses divides it (palaestra[deepspeed])."""
     rank_timeout: Annotated[float, POSITIVE] = 1800.0
-    """Maximum seconds that a rank waits for the others, such as for the slowest episode of a step."""
+    """Maximum seconds that a rank waits for the others: for the slowest episode of a step; for all episodes of a step
+    or a measurement where the first rank plays alone."""
 
     def __post_init__(self) -> None:
         check_fields(self)

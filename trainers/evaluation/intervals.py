@@ -95,7 +95,7 @@ def student_interval(values: Sequence[float] | FloatArray) -> tuple[float, float
     return centre - half, centre + half
 
 
-def sign_flip_p(differences: Sequence[float] | FloatArray, seed: int = 0) -> float:
+def sign_flip_p(differences: Sequence[float] | FloatArray) -> float:
     """Return the two-sided p-value: the share of random signs with a mean at least as far from 0 as observed.
 
     If both agents are equal, each task's difference is as likely as its opposite. All sign patterns are counted if the
@@ -114,7 +114,7 @@ def sign_flip_p(differences: Sequence[float] | FloatArray, seed: int = 0) -> flo
         units = (sizes * finest).round().astype(np.int64)
         if len(units) * int(units.sum()) <= _WORK:
             return _exact_flips(units, abs(round(float(values.sum()) * finest)))
-    return _random_flips(sizes, abs(float(values.sum())), np.random.default_rng(seed))
+    return _random_flips(sizes, abs(float(values.sum())), np.random.default_rng(0))
 
 
 def _exact_flips(units: NDArray[np.int64], observed: int) -> float:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from palaestra.agents.head import head_of
+from palaestra.trainers.learn.attention_kernels import kernel_for
 from palaestra.trainers.learn.packing import Packed
 from palaestra.trainers.learn.prefix_attention import NAME, AttentionPlan
 from palaestra.trainers.learn.prefix_trie import Layout, in_order, lay_out, parts
@@ -92,8 +93,17 @@ def shares_beginnings(model: Any) -> bool:
     return _known[model] and model.config.get_text_config()._attn_implementation == NAME
 
 
+def attention_of(model: Any) -> str:
+    """Return in words how attention is computed when this model learns."""
+    config, weight = model.config.get_text_config(), next(model.parameters())
+    if not shares_beginnings(model):
+        return f"{config._attn_implementation} over padded rows"
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return kernel_for(weight.device, config.dtype or weight.dtype, width).name
+
+
 def assume_sharing(model: Any, of: Any) -> None:
-    """Take over what was found for another model of the same architecture: a part of a model cannot be tested."""
+    """Take over the result for another model of the same architecture, because a part of a model cannot be tested."""
     _known[model] = shares_beginnings(of)
     model.set_attn_implementation(of.config.get_text_config()._attn_implementation)
 
@@ -105,7 +115,7 @@ def _tried(model: Any) -> bool:
     before = config._attn_implementation
     kinds = set(getattr(config, "layer_types", None) or {"full_attention"})
     if before not in ("sdpa", NAME) or kinds != {"full_attention"}:
-        return False
+        return _padded_because(f"its attention is {', '.join(sorted(kinds))}, by {before}")
     weight = model.get_input_embeddings().weight
     rows = [
         np.concatenate([(np.arange(size) * 7 + 31 * place + size) % weight.shape[0] for place, size in enumerate(row)])
@@ -132,10 +142,16 @@ def _tried(model: Any) -> bool:
     finally:
         for module, mode in modes:
             module.training = mode
-    if not fits:
-        log.warning("rows are padded and share no beginnings, so learning is slower: %s", reason)
-        model.set_attn_implementation(before)
-    return fits
+    if fits:
+        return True
+    model.set_attn_implementation(before)
+    return _padded_because(reason)
+
+
+def _padded_because(reason: str) -> bool:
+    """Warn that rows of a model are padded; return False."""
+    log.warning("rows are padded and share no beginnings, so learning is slower: %s", reason)
+    return False
 
 
 def _flat(model: Any, packed: Packed) -> tuple[Tensor, int, Tensor]:

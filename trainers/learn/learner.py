@@ -165,20 +165,20 @@ class Learner(Generic[RunConfigT]):
         """
         if self.skipped >= MAX_SKIPPED:
             raise TrainingHalted(
-                f"the gradients of the last {self.skipped} optimizer steps were no numbers, and none of them was "
-                "taken; a lower learning_rate or max_grad_norm may help, from an earlier checkpoint"
+                f"the gradients of the last {self.skipped} optimizer steps were not finite, so all were skipped; "
+                "a lower learning_rate or max_grad_norm may help, from an earlier checkpoint"
             )
 
     def publish(self) -> None:
         """Make the engines sample from the current weights. An engine that shares the weights copies nothing."""
         for engine in trained_engines(self.agent):
             if engine.shares_memory and not engine.shares_weights and torch.cuda.is_available():
-                torch.cuda.empty_cache()  # The engine's process needs what this one keeps for later.
+                torch.cuda.empty_cache()  # Give unused memory back: the engine's process needs it.
             tensors = self.model.named_parameters() if engine.shares_weights else whole_weights(self.model)
             if adapted(self.model) and getattr(engine, "takes_adapters", False):
                 tensors = trained_weights(self.model)
             engine.update_weights(tensors, version=self.step)
-            if engine.shares_memory:  # It was released while the learner learned.
+            if engine.shares_memory:  # The engine had released its memory for the update.
                 engine.reclaim()
         self.torn = False
 

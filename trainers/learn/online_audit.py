@@ -109,7 +109,7 @@ def audit_weights(shares: Sequence[float], token_counts: Sequence[int], aggregat
     if not np.isfinite(total):
         require([AuditFinding("token weights", "a mini-batch", f"the weights of its tokens sum to {total}")])
     if any(token_counts) and aggregation in ("token", "sample") and abs(total - 1) > _ROUNDING:
-        details = f"the {sum(token_counts)} tokens that are learned from weigh {total:.6g} together; expected 1"
+        details = f"the weights of its {sum(token_counts)} trained tokens sum to {total:.6g}; expected 1"
         require([AuditFinding("token weights", "a mini-batch", details)])
 
 
@@ -128,7 +128,7 @@ def audit_gradients(
     if not any(value.any() for value, length in zip(values, lengths, strict=True) if length):
         return
     if not norms:
-        details = f"of {sum(lengths)} tokens none is learned from, and the advantages are not 0"
+        details = f"of {sum(lengths)} tokens none is trained on, and the advantages are not 0"
         require([AuditFinding("correction", "this step", details)])
     if not any(norm != 0 for norm in norms) and sums["entropy"] > 0 and not sums["low"] + sums["high"]:
         totals: dict[bytes, NDArray[np.float64]] = {}

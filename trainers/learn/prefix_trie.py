@@ -72,7 +72,7 @@ def lay_out(lengths: Sequence[int], commons: Sequence[int]) -> Layout:
     """Return the layout of sorted rows from their lengths, none of which may be 0, and `commons` of `in_order`."""
     spans: list[tuple[int, int, int, int, int, int]] = []
     paths: list[list[int]] = [[] for _ in lengths]
-    pending = _alike(commons, 0, len(lengths), 0, 0)
+    pending = _shared_spans(commons, 0, len(lengths), 0, 0)
     total = 0
     while pending:
         first, last, place, depth = pending.pop()
@@ -84,7 +84,7 @@ def lay_out(lengths: Sequence[int], commons: Sequence[int]) -> Layout:
         spans.append((first, place, total, size, last, depth))
         total += size
         if last - first > 1:
-            pending += _alike(commons, first, last, place + size, depth + 1)
+            pending += _shared_spans(commons, first, last, place + size, depth + 1)
     ends = [spans[path[-1]][2] + spans[path[-1]][3] for path in paths]
     segments = (
         Segment(row, place, begin, size, ends[last - 1], depth) for row, place, begin, size, last, depth in spans
@@ -116,7 +116,9 @@ def parts(lengths: Sequence[int], commons: Sequence[int], max_tokens: int) -> li
     return ranges
 
 
-def _alike(commons: Sequence[int], first: int, last: int, place: int, depth: int) -> list[tuple[int, int, int, int]]:
+def _shared_spans(
+    commons: Sequence[int], first: int, last: int, place: int, depth: int
+) -> list[tuple[int, int, int, int]]:
     """Return the groups of neighbouring rows that share `LEAST` or more tokens from `place` on, last group first."""
     cuts = [i for i in range(first + 1, last) if commons[i] < place + LEAST]
     return [(a, b, place, depth) for a, b in zip([first, *cuts], [*cuts, last], strict=True)][::-1]

@@ -19,9 +19,7 @@ from torch.nn.functional import embedding, linear
 from palaestra.agents.engines.packed_layers import can_pack, packed_weights
 
 _fast: WeakSet[torch.nn.Module] = WeakSet()
-"""Layers that compute with oneDNN now."""
-_adding: WeakSet[torch.nn.Module] = WeakSet()
-"""Layers whose backward passes may add to the gradient of their weight in place."""
+"""Layers that compute with oneDNN now, and embeddings beside them."""
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -37,16 +35,13 @@ def fast_linear(model: Any) -> Iterator[None]:
         layer.forward = partial(_forward, layer)
     for table in tables:
         table.forward = partial(_rows, table)
-    _fast.update(layers)
-    if all(type(weight) is torch.nn.Parameter for weight in model.parameters()):  # Sharding keeps its own gradients.
-        _adding.update([*layers, *tables])
+    _fast.update([*layers, *tables])
     try:
         yield
     finally:
         for layer in [*layers, *tables]:
             del layer.forward
             _fast.discard(layer)
-            _adding.discard(layer)
 
 
 def _is_plain_table(layer: torch.nn.Module) -> bool:
@@ -66,7 +61,7 @@ def gradient_owner(layer: Any) -> Tensor | None:
     """
     weight = layer.weight
     hooked = weight._backward_hooks or weight._post_accumulate_grad_hooks
-    return weight if layer in _adding and weight.dtype == torch.float32 and not hooked else None
+    return weight if layer in _fast and weight.dtype == torch.float32 and not hooked else None
 
 
 def gradient_sum(owner: Tensor) -> Tensor:

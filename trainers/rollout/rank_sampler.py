@@ -19,7 +19,7 @@ class Share:
 
     def __init__(self, whole: Sampler, ranks: Ranks, seats: Sequence[str] = ()) -> None:
         self._whole, self._ranks, self._seats = whole, ranks, max(1, len(seats))
-        self._heard: list[Scored] = []
+        self._scored: list[Scored] = []
         self._out = 0
         """Number of episodes that began and are not scored yet."""
         self._ahead: Start | None = None
@@ -33,7 +33,7 @@ class Share:
 
     def observe(self, scored: Scored) -> None:
         """Store a scored episode until all ranks exchange theirs."""
-        self._heard.append(scored)
+        self._scored.append(scored)
         self._out -= 1
 
     def still_needed(self, start: Start) -> bool:
@@ -44,10 +44,10 @@ class Share:
         """Return the batch when all ranks have played their starts; return None before that."""
         if self._out or self._peek() is not None:
             return None
-        for of_rank in self._ranks.gathered(self._heard):
+        for of_rank in self._ranks.gathered(self._scored):
             for scored in of_rank:
                 self._whole.observe(scored)
-        self._heard = []
+        self._scored = []
         return self._whole.batch()
 
     def state(self) -> Mapping[str, Any]:

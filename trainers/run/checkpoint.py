@@ -93,7 +93,7 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
         finite = finite and all(bool(tensor.isfinite().all()) for tensor in learner.critic.tensors().values())
     if not all(ranks.gathered(finite)):
         raise TrainingHalted(
-            f"some weights are no numbers after step {learner.step}: no checkpoint of them is kept; "
+            f"some weights are not finite after step {learner.step}, so no checkpoint is saved; "
             "a lower learning_rate or max_grad_norm may help"
         )
     adapter = gathered_adapter(learner.model)
@@ -149,7 +149,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
         except ValueError as error:
             faults[path] = str(error)
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            faults[path] = f"{_ABOUT} is not what is written there: {error}"
+            faults[path] = f"{_ABOUT} has another form than palaestra writes: {error}"
     return None, faults
 
 
@@ -176,7 +176,7 @@ def restore(
     if actual != checkpoint.fingerprint:
         precision = str(next(local.model.parameters()).dtype).removeprefix("torch.")
         raise UsageError(
-            f"{checkpoint.path} was made of a model with other parameters: fingerprint {checkpoint.fingerprint}, "
+            f"{checkpoint.path} was saved from a model with other parameters: fingerprint {checkpoint.fingerprint}, "
             f"precision {saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was "
             f"written with {_libraries(checkpoint.versions)}, these are {_libraries(versions())}"
         )
@@ -262,7 +262,7 @@ def _checked(path: Path) -> Checkpoint:
     except OSError as error:
         raise ValueError(f"{_ABOUT} cannot be read: {error.strerror}") from None
     except ValueError:
-        raise ValueError(f"{_ABOUT} is no JSON: it was cut off or changed") from None
+        raise ValueError(f"{_ABOUT} is not valid JSON: it was cut off or changed") from None
     if not isinstance(content, dict) or content.get("palaestra") != VERSION:
         raise ValueError(f"{_ABOUT} is not of version {VERSION}, which this palaestra reads")
     if content.pop("digest", None) != _digest(content):

@@ -62,14 +62,14 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             handled = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-            self._before = {number: signal.signal(number, self._came) for number in handled}
+            self._before = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
     def __exit__(self, *failure: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _came(self, number: int, _: FrameType | None) -> None:
+    def _handle(self, number: int, _: FrameType | None) -> None:
         first, self.pending = self.pending is None, number if self.pending is None else self.pending
         if not (first and (self._holding() or here().count > 1)):
             raise Interrupted(number)

@@ -57,11 +57,11 @@ Rescored = Callable[[Record], float | None]
 class Ledger:
     """Result of an audit: what was checked, the findings, and the checks that were skipped."""
 
-    looked: Counter[str] = field(default_factory=Counter)
-    """Number of rows, episodes, groups or steps that each check has seen."""
+    checked: Counter[str] = field(default_factory=Counter)
+    """Number of rows, episodes, groups or steps that each check has read."""
     findings: list[AuditFinding] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Reason why a check has seen nothing, or not everything, by check."""
+    """Reason why a check has read nothing, or not everything, by check."""
     figures: dict[str, float] = field(default_factory=dict)
     defects: int = 0
     causes: Causes = field(default_factory=Causes)
@@ -69,7 +69,7 @@ class Ledger:
 
     def add(self, check: str, count: int, findings: Iterable[AuditFinding]) -> None:
         """Record `count` checked items and the findings of a check."""
-        self.looked[check] += count
+        self.checked[check] += count
         self.findings += findings
 
     def wrong(self) -> Counter[str]:
@@ -80,12 +80,12 @@ class Ledger:
 def audit_run(
     folder: Path, say: Callable[[str], object], rescored: Rescored | None = None, modules: Collection[str] = ()
 ) -> Ledger:
-    """Audit what the run in a folder has recorded. `say` gets a message on each line that is not a record. Parts of the
+    """Audit the records of the run in a folder. `say` gets a message on each line that is not a record. Parts of the
     recipe are loaded from `modules` only, which the user has named.
     """
     run, ledger = Run.read(folder, modules), Ledger()
     if not isinstance(run.config, GRPOConfig):
-        raise UsageError(f"{folder} holds a run of the kind {run.config.KIND}; an audit is of one of GRPO")
+        raise UsageError(f"{folder} holds a run of the kind {run.config.KIND}; only a run of GRPO can be audited")
     files = sorted(filter(Path.is_file, (folder / "episodes").glob("step-*.jsonl")))
     if not files:
         raise UsageError(f"{folder / 'episodes'} holds no step-*.jsonl; a run with --save.recorded-groups keeps them")
@@ -99,7 +99,7 @@ def audit_run(
     ledger.causes = run.causes
     audit.metrics(run.metrics)
     for check in CAUSES:
-        if not ledger.looked[check]:
+        if not ledger.checked[check]:
             ledger.skipped.setdefault(check, "a record does not hold it")
     return ledger
 

@@ -79,7 +79,7 @@ def read_config(folder: Path, modules: Collection[str] = ()) -> RunConfig:
             "palaestra train ID --run FOLDER begins one"
         ) from error
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON ({error}); was it edited?") from error
+        raise UsageError(f"{path} is not valid JSON ({error}); was it edited?") from error
     version = content.pop("palaestra", None) if isinstance(content, dict) else None
     if version not in (2, VERSION):
         raise UsageError(f"{path} is not the config of a run that this palaestra can go on with; begin a new run")
@@ -119,7 +119,7 @@ def trusted(folder: Path, saved: RunConfig, requested: RunConfig, named_options:
     if words := [word for part in missing_settings for word in part] + ["--env-options", *pairs.values()] * bool(pairs):
         quoted = shlex.join(words)
         raise UsageError(
-            f"{folder / 'config.json'} names where something runs, or who is asked, and no file decides that: "
+            f"{folder / 'config.json'} names services, which are used only if the command names them too: "
             f"{quoted if quoted.isprintable() else repr(quoted)}; if you trust it, add these words to the command (in "
             "Python, pass the config)"
         )

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from palaestra.episode import Start
-from palaestra.errors import UsageError
+from palaestra.errors import ConfigError, UsageError
 from palaestra.trainers.batch import Batch, Sample, Scored
 from palaestra.trainers.samplers.sampler import TaskDraw
 from palaestra.trainers.samplers.seats import seated
@@ -54,6 +54,20 @@ class Groups:
     def members(self) -> int:
         """Return the number of episodes with the same group number, over all seats."""
         return self.episodes * max(1, len(self.seats))
+
+    def require_one_seat(self, env: str, sampler: str, made: str) -> None:
+        """Raise `ConfigError` for a game and for greedy attempts. `sampler` and `made` name in the error what cannot
+        play them.
+        """
+        if self.seats:
+            raise ConfigError(
+                f"{env} is a game of the seats {', '.join(self.seats)}, and {made} made of one agent's episodes alone; "
+                "use another sampler (--recipe.sampler uniform)"
+            )
+        if self.greedy:
+            raise ConfigError(
+                f"the sampler {sampler} plays no greedy attempt, which the advantage greedy-baseline needs"
+            )
 
 
 class InOrder:

@@ -15,7 +15,6 @@ from typing import Annotated
 import numpy as np
 
 from palaestra.episode import Message, Start
-from palaestra.errors import ConfigError
 from palaestra.shortening import cut, shortened
 from palaestra.trainers.batch import Batch, Scored
 from palaestra.trainers.reward.terms import response_length
@@ -54,13 +53,7 @@ class Refined:
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Refining":
         """Return a sampler for an environment or for a mixture. Raise `ConfigError` for a game."""
-        if groups.seats:
-            raise ConfigError(
-                f"{env} is a game of the seats {', '.join(groups.seats)}, and second attempts are made of one agent's "
-                "episodes alone; use another sampler (--recipe.sampler uniform)"
-            )
-        if groups.greedy:
-            raise ConfigError("the sampler refined plays no greedy attempt, which the advantage greedy-baseline needs")
+        groups.require_one_seat(env, "refined", "second attempts are")
         return Refining(evenly(env, task_count, groups.num_prompts, seed), groups, self)
 
 

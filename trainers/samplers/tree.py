@@ -50,13 +50,7 @@ class Tree:
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> InOrder:
         """Return a sampler for an environment or for a mixture. Raise `ConfigError` for a game."""
-        if groups.seats:
-            raise ConfigError(
-                f"{env} is a game of the seats {', '.join(groups.seats)}, and branches are made of one agent's "
-                "episodes alone; use another sampler (--recipe.sampler uniform)"
-            )
-        if groups.greedy:
-            raise ConfigError("the sampler tree plays no greedy attempt, which the advantage greedy-baseline needs")
+        groups.require_one_seat(env, "tree", "branches are")
         if (self.trees or 0) > groups.num_generations:
             raise ConfigError(
                 f"trees is {self.trees} and num_generations is {groups.num_generations}; expected at most as many trees"

@@ -8,6 +8,7 @@ from palaestra.trainers.config.recipe_sources import apart
 from palaestra.trainers.config.recipes import RECIPES
 from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.learn.forward import attention_of
 from palaestra.trainers.learn.learner import Learner
 
 
@@ -25,7 +26,8 @@ def _model(learner: Learner[Any]) -> tuple[str, str]:
     trained = "" if learned == total else f", {learned:,} of them trained"
     ranks = f", divided among {learner.ranks.count} ranks" if learner.ranks.count > 1 else ""
     where = f"{'/'.join(kinds)} on {weights[0].device}{ranks}"
-    return "model", f"{learner.config.model}: {total:,} parameters{trained}, {where}"
+    text = f"{learner.config.model}: {total:,} parameters{trained}, {where}"
+    return "model", f"{text}; learns with {attention_of(learner.model)}"
 
 
 def _grpo(config: GRPOConfig) -> Iterator[tuple[str, str]]:

@@ -23,9 +23,10 @@ from palaestra.agents.adapters import effective_weights
 from palaestra.agents.engines.background_engine import BackgroundEngine
 from palaestra.agents.engines.noise import row_key
 from palaestra.agents.engines.vllm.checks import described, tokenizer_fault
-from palaestra.agents.engines.vllm.fleet import Fleet, PendingRequest
+from palaestra.agents.engines.vllm.fleet import Fleet
 from palaestra.agents.engines.vllm.own_servers import OwnServers
 from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Replica, RequestRejected
+from palaestra.agents.engines.vllm.routing import PendingRequest
 from palaestra.agents.engines.vllm.weights import WeightFiles, from_files
 from palaestra.agents.engines.weight_files import expected
 from palaestra.endpoint.background import BackgroundLoop
@@ -136,6 +137,8 @@ class VllmEngine(BackgroundEngine):
             self._require_servers()
         number = next(self._updates)
         give, keeps = self._give_function(expected(tensors, self._weight_names), number)
+        if self.own_servers is not None:
+            self.own_servers.let_start()
         self._wait(self._fleet.update(f"{self._name}-{number}", version, give, keeps))
         self.version, self._has_weights = version, True
         self.model = None
@@ -151,11 +154,18 @@ class VllmEngine(BackgroundEngine):
         self._wait(self._fleet.resume())
 
     def release(self) -> None:
-        """Make the servers free memory, if they support it. Sampling stops until `reclaim`."""
+        """Make the servers free memory, if they support it. Sampling stops until `reclaim`.
+
+        A server of this engine that dies now starts again when `update_weights` or `reclaim` is called.
+        """
+        if self.own_servers is not None:
+            self.own_servers.hold()
         self._wait(self._fleet.release())
 
     def reclaim(self) -> None:
         """Make the servers allocate the memory that `release` freed. Sampling continues if the engine is not paused."""
+        if self.own_servers is not None:
+            self.own_servers.let_start()
         self._wait(self._fleet.reclaim(self._paused))
 
     def health(self) -> str:

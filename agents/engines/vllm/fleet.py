@@ -9,14 +9,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from palaestra.agents.engines.vllm.answer import Wrong, read
 from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Lost, Replica, RequestRejected
-from palaestra.agents.engines.vllm.routing import StickyRoutes
+from palaestra.agents.engines.vllm.routing import PendingRequest, StickyRoutes
 from palaestra.endpoint.config import Secret
 from palaestra.errors import Broken, TrainingHalted
 from palaestra.protocols import Completion, PauseMode
@@ -31,19 +29,6 @@ _ABORT_SECONDS = 2.0
 """Seconds for a server to end a cancelled turn before its connection is closed."""
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 2.0
 """Seconds between two checks of a server that is away."""
-
-
-@dataclass(eq=False, slots=True)
-class PendingRequest:
-    """A request that is not answered yet."""
-
-    ticket: int
-    row: int
-    body: dict[str, Any]
-    max_tokens: int
-    name: str = field(default_factory=lambda: uuid4().hex)
-    at: Replica | None = None
-    cancelled: bool = False
 
 
 class Fleet:
@@ -94,7 +79,10 @@ class Fleet:
                     return Completion(turn.ticket, sampled_turn.ids, sampled_turn.logprobs, versions, cut=cut)
             except Lost as error:
                 reason = str(error)
-                self._set_aside(replica, reason)
+                if pauses == self._pauses:
+                    self._set_aside(replica, reason)
+                else:  # A server refuses turns in a pause; if it is gone, the next try shows that.
+                    tries -= 1
             except Wrong as error:
                 reason = f"{replica.url} answered wrongly: {error}"
             except RequestRejected as error:
@@ -143,29 +131,41 @@ class Fleet:
         self._open.clear()
         self._pauses += 1
         seconds = self._answer_seconds if mode == "wait" else LOAD_SECONDS
-        await self._all(lambda replica: replica.pause(mode, seconds))
+        await self._all(lambda replica: replica.pause(mode, seconds), self._ready)
         await self._settle(mode != "keep")
 
     async def resume(self) -> None:
         """End a pause: sampling continues, unless the servers' memory is released."""
         if not self._released:
-            await self._all(Replica.resume)
+            paused = self._ready
+            while paused:  # A server that was given its weights meanwhile was left paused.
+                await self._all(Replica.resume, paused)
+                paused = [replica for replica in self._ready if replica.paused]
             self._open.set()
 
     async def release(self) -> None:
-        """Make the servers free memory. Their running turns end, and begin again after `reclaim`."""
+        """Make the servers free memory. Their running turns end, and begin again after `reclaim`.
+
+        A server that is lost gets weights at the next update: until then the trainer may need the memory, and change
+        the weights that would be sent.
+        """
         self._open.clear()
         self._pauses += 1
-        self._released = True
-        await self._all(lambda replica: _quiet(replica.ask("/sleep?level=1&mode=abort", {}, LOAD_SECONDS)))
+        self._released, self._give = True, None
+
+        async def sleep(replica: Replica) -> None:
+            async with replica.lock:  # Weights that it is being given arrive first.
+                await replica.sleep()
+
+        await self._all(sleep, self.replicas)
         await self._settle(True)
 
     async def reclaim(self, paused: bool) -> None:
         """Make the servers allocate their memory again. Sampling continues, unless `paused`."""
         if not self._released:
             return
-        await self._all(lambda replica: _quiet(replica.ask("/wake_up", {}, LOAD_SECONDS)))
-        self._released = False
+        self._released = False  # From here on, a server that gets its weights wakes up by itself.
+        await self._all(Replica.wake_up, self.replicas)
         if not paused:
             await self.resume()
 
@@ -182,6 +182,10 @@ class Fleet:
             await replica.aclose()
 
     @property
+    def _ready(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.ready]
+
+    @property
     def busy(self) -> bool:
         """Return whether there are tasks for `stop` to cancel."""
         return bool(self._tasks)
@@ -193,10 +197,9 @@ class Fleet:
 
     async def _free(self, row: int) -> Replica | None:
         """Return a ready server for this row. Return None if none becomes ready in time, pauses excluded."""
-
         while True:
             # The caller raises the load before any other task looks: nothing is awaited in between.
-            if self._open.is_set() and (ready := [replica for replica in self.replicas if replica.ready]):
+            if self._open.is_set() and (ready := self._ready):
                 return self._routes.choose(row, ready)
             try:
                 await self._patiently(asyncio.gather(self._up.wait(), self._open.wait()), self._restart_seconds)
@@ -225,11 +228,13 @@ class Fleet:
         async with replica.lock:
             tag, give = self._tag, self._give
             try:
-                if give is None or not await replica.healthy():
-                    return False
-                await replica.pause("keep", LOAD_SECONDS)
+                if replica.ready or give is None or not await replica.healthy():
+                    return replica.ready
                 if self._released:
-                    await _quiet(replica.ask("/wake_up?tags=weights", {}, LOAD_SECONDS))
+                    await replica.wake_up("weights")
+                elif replica.reviving:  # It may have been lost before it woke up.
+                    await replica.wake_up()
+                await replica.pause("keep", LOAD_SECONDS)
                 await give(replica)
                 await replica.renamed(tag)
                 if self._open.is_set():
@@ -248,7 +253,7 @@ class Fleet:
     def _set_aside(self, replica: Replica, reason: str) -> None:
         """Send a server no more turns, and try again and again to give it the newest weights, until it takes them."""
         replica.ready, replica.reason = False, reason
-        if not any(other.ready for other in self.replicas):
+        if not self._ready:
             self._up.clear()
         if not replica.reviving:
             replica.reviving = True
@@ -270,8 +275,8 @@ class Fleet:
         finally:
             replica.reviving = False
 
-    async def _all(self, work: Callable[[Replica], Awaitable[None]]) -> None:
-        """Call `work` for every ready server. A server for which it fails gets no more turns until it answers again."""
+    async def _all(self, work: Callable[[Replica], Awaitable[None]], replicas: Collection[Replica]) -> None:
+        """Call `work` for these servers. One for which it fails gets no more turns until it answers again."""
 
         async def attempt(replica: Replica) -> None:
             try:
@@ -279,7 +284,7 @@ class Fleet:
             except (Lost, RequestRejected) as error:
                 self._set_aside(replica, str(error))
 
-        await asyncio.gather(*(attempt(replica) for replica in self.replicas if replica.ready))
+        await asyncio.gather(*map(attempt, replicas))
 
     async def _settle(self, ends: bool) -> None:
         """Wait a moment for answers that were sent before a pause. If the pause `ends` turns, wait for all turns."""
@@ -292,9 +297,3 @@ class Fleet:
     def _reasons(self) -> str:
         reasons = {replica.reason for replica in self.replicas if replica.reason}
         return "; ".join(sorted(reasons)) or "no reason is known"
-
-
-async def _quiet(work: Awaitable[Any]) -> None:
-    """Await a request and ignore `RequestRejected`, because an older server does not have this route."""
-    with suppress(RequestRejected):
-        await work

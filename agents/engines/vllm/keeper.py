@@ -20,11 +20,18 @@ def main() -> None:
     os.setsid()
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGUSR1, lambda *_: _end_without(parent))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() != parent:  # The parent ended before the line above.
         return
     subprocess.Popen(command).wait()
     _end()
+
+
+def _end_without(parent: int) -> None:
+    """End if the parent process has ended: Linux signals the end of the thread that started this process too."""
+    if os.getppid() != parent:
+        _end()
 
 
 def _end(*_: Any) -> None:

@@ -39,8 +39,8 @@ class OwnServers:
             Server(launch, port, root / str(number))
             for number, (launch, port) in enumerate(zip(launches, ports, strict=True))
         ]
-        self._ended = threading.Event()
-        self.stop = weakref.finalize(self, _stop, self.servers, self._ended, root)
+        self._watch = Watch(self.servers, start_seconds)
+        self.stop = weakref.finalize(self, _stop, self._watch, root)
         """End all servers and remove their folders."""
 
     @property
@@ -59,45 +59,84 @@ class OwnServers:
             self.stop()
             raise
 
+    def watch(self) -> None:
+        """Start each server again that ends or hangs, until `stop`. Raise `Broken` if one ends again and again."""
+        self._watch.run()
+
     def watch_in_background(self) -> None:
-        """Start a thread that starts each server again that ends or hangs, until `stop`."""
-        arguments = (self.servers, self._start_seconds, self._ended)
-        threading.Thread(target=_watch_quietly, args=arguments, name="palaestra-vllm-watch", daemon=True).start()
+        """Do as `watch` does, in a thread."""
+        threading.Thread(target=_watch_quietly, args=(self._watch,), name="palaestra-vllm-watch", daemon=True).start()
+
+    def hold(self) -> None:
+        """Start no server again until `let_start`: its memory is used by others. One that hangs is ended."""
+        self._watch.may_start.clear()
+
+    def let_start(self) -> None:
+        """Allow servers to be started again."""
+        self._watch.may_start.set()
 
 
-def watch(servers: Sequence[Server], start_seconds: float, ended: threading.Event) -> None:
-    """Start each server again that ends or hangs, until `ended`. Raise `Broken` if one ends again and again."""
-    silent, early = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
-    started_at = dict.fromkeys(servers, time.monotonic())
-    while not ended.wait(_CHECK_SECONDS):
-        for server in servers:
-            silent[server] = 0 if server.healthy() else silent[server] + 1
-            if (server.runs and silent[server] < _HUNG_CHECKS) or ended.is_set():
-                continue
-            why = "does not answer" if server.runs else f"ended; its last words:\n{server.tail()}"
-            log.warning("%s %s\n%s is started again", server.url, why, server.url)
-            early[server] = early[server] + 1 if time.monotonic() - started_at[server] < _EARLY_SECONDS else 0
-            if early[server] >= _RESTARTS:
-                raise Broken(f"{server.url} died {_RESTARTS} times within {_EARLY_SECONDS:g} s of its start")
+class Watch:
+    """Starts each server again that ends or hangs."""
+
+    def __init__(self, servers: Sequence[Server], start_seconds: float = START_SECONDS) -> None:
+        self.servers, self._start_seconds = servers, start_seconds
+        self.ended, self.may_start = threading.Event(), threading.Event()
+        self.may_start.set()
+        self._lock = threading.Lock()
+        """Held while a server is ended and started, so that none is started after `stop`."""
+        self._silent, self._early = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
+        self._up_since = dict.fromkeys(servers, time.monotonic())
+
+    def run(self) -> None:
+        """Watch until `stop`; see `OwnServers.watch`."""
+        while not self.ended.wait(_CHECK_SECONDS):
+            for server in self.servers:
+                self._silent[server] = 0 if server.healthy() else self._silent[server] + 1
+                if not server.runs or self._silent[server] >= _HUNG_CHECKS:
+                    self._start_again(server)
+
+    def stop(self) -> None:
+        """End all servers. None is started again."""
+        self.ended.set()
+        with self._lock:
+            for server in self.servers:
+                server.stop()
+
+    def _start_again(self, server: Server) -> None:
+        """End a server if it still runs, and start it again if that is allowed now."""
+        why = "does not answer" if server.runs else "ended"
+        with self._lock:
+            if self.ended.is_set():
+                return
             server.stop()
+            if not self.may_start.is_set():
+                return
+            log.warning("%s %s; its last words:\n%s\n%s is started again", server.url, why, server.tail(), server.url)
+            early = time.monotonic() - self._up_since[server] < _EARLY_SECONDS
+            self._early[server] = self._early[server] + 1 if early else 0
+            if self._early[server] >= _RESTARTS:
+                raise Broken(f"{server.url} died {_RESTARTS} times within {_EARLY_SECONDS:g} s of its start")
             server.start()
-            server.wait(start_seconds)
-            silent[server], started_at[server] = 0, time.monotonic()
+        try:
+            server.wait(self._start_seconds)
             log.warning("%s is back: %s", server.url, server.restore())
+        except (Broken, OSError, ValueError) as error:  # If it has ended, it counts as one that ended early.
+            log.warning("%s did not start: %s", server.url, error)
+        self._silent[server], self._up_since[server] = 0, time.monotonic()
 
 
-def _watch_quietly(servers: Sequence[Server], start_seconds: float, ended: threading.Event) -> None:
+def _watch_quietly(watch: Watch) -> None:
     """Watch, and report why watching ends: the engine then reports that no server answers."""
     try:
-        watch(servers, start_seconds, ended)
+        watch.run()
     except Exception as error:  # A thread has no caller to raise to.
-        log.warning("vLLM's servers are not started again: %s", error)
+        if not watch.ended.is_set():
+            log.warning("vLLM's servers are not started again: %s", error)
 
 
-def _stop(servers: Sequence[Server], ended: threading.Event, root: Path) -> None:
-    ended.set()
-    for server in servers:
-        server.stop()
+def _stop(watch: Watch, root: Path) -> None:
+    watch.stop()
     shutil.rmtree(root, ignore_errors=True)
 
 

@@ -6,6 +6,7 @@ Left out: the choice of a server for a turn, and what to do if a server fails (`
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from palaestra.endpoint.config import Secret, address_of
@@ -41,6 +42,8 @@ class Replica:
         """Count of turns that the server has now."""
         self.ready = False
         """True while the server answers and has the newest weights."""
+        self.paused = False
+        """True from a pause until the server is resumed."""
         self.lock = asyncio.Lock()
         """Held while its weights change."""
         self.reviving = False
@@ -78,11 +81,26 @@ class Replica:
 
     async def pause(self, mode: PauseMode, seconds: float = CONTROL_SECONDS) -> None:
         """Make the server stop sampling until `resume`."""
+        self.paused = True
         await self.ask(f"/pause?mode={mode}", {}, seconds)
 
     async def resume(self) -> None:
         """End a pause: the server continues to sample."""
         await self.ask("/resume", {})
+        self.paused = False
+
+    async def sleep(self) -> None:
+        """Make the server end its turns, keep its weights in host memory and free the GPU's. A server without this
+        route stays awake.
+        """
+        self.paused = True
+        with suppress(RequestRejected):
+            await self.ask("/sleep?level=1&mode=abort", {}, LOAD_SECONDS)
+
+    async def wake_up(self, tag: str = "") -> None:
+        """Make the server allocate its memory again, or only the part with this tag. One that is awake does nothing."""
+        with suppress(RequestRejected):
+            await self.ask(f"/wake_up?tags={tag}" if tag else "/wake_up", {}, LOAD_SECONDS)
 
     async def renamed(self, tag: str) -> None:
         """Give the server's weights a new name, and drop all caches that older weights computed."""

@@ -6,6 +6,9 @@ there, and the whole row on any other server. Left out: whether a server is read
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
 
 from palaestra.agents.engines.vllm.replica import Replica
 
@@ -13,6 +16,19 @@ _OVERLOADED = 2.0
 """A row leaves its server if that has more than this many times the mean number of turns."""
 _REMEMBERED_ROWS = 65_536
 """Number of rows whose server is remembered: more than all servers together keep in their caches."""
+
+
+@dataclass(eq=False, slots=True)
+class PendingRequest:
+    """A request that is not answered yet."""
+
+    ticket: int
+    row: int
+    body: dict[str, Any]
+    max_tokens: int
+    name: str = field(default_factory=lambda: uuid4().hex)
+    at: Replica | None = None
+    cancelled: bool = False
 
 
 class StickyRoutes:

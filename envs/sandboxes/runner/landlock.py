@@ -30,7 +30,7 @@ def version() -> int:
         return 0
 
 
-def restrict(read: Iterable[str], write: Iterable[str], devices: str | None = None) -> None:
+def restrict(read: Iterable[str], write: Iterable[str], devices: str) -> None:
     """Allow only: read and execute below `read`, everything below `write`, plain reading and writing below `devices`.
 
     What was forbidden before stays forbidden. no_new_privs must be set. Without Landlock this does nothing.
@@ -47,8 +47,7 @@ def restrict(read: Iterable[str], write: Iterable[str], devices: str | None = No
             _allow(ruleset, path, _READ & handled)
         for path in write:
             _allow(ruleset, path, handled)
-        if devices is not None:
-            _allow(ruleset, devices, (_READ | _WRITE_FILE | _TRUNCATE) & handled)
+        _allow(ruleset, devices, (_READ | _WRITE_FILE | _TRUNCATE) & handled)
         call("landlock_restrict_self", ruleset, 0)
     finally:
         os.close(ruleset)
