@@ -52,6 +52,7 @@ from palaestra.trainers.setup.imitation_gate import (
     gate_measure,
     halve_tool_use,
     used_tool,
+    why_halted,
 )
 from palaestra.trainers.setup.open_run import limits, open_arena
 from palaestra.trainers.validation import changed
@@ -147,24 +148,7 @@ def cold_start(
         )
         on_progress(Progress("imitation", steps, config.imitation_steps, note=note))
     task_count = len({episode.start.key[:2] for episode in demonstrations})
-    raise TrainingHalted(_why_halted(best, measure, config, attempts, task_count))
-
-
-def _why_halted(best: GateScore, measure: GateMeasure, config: ColdStartConfig, attempts: int, task_count: int) -> str:
-    """Return the error message of imitation that did not pass the gate."""
-    if best.habit:
-        return (
-            f"at the end of imitation the agent has {best.reached:.2f} {measure.name}{best.habit}, and the limit is "
-            f"{config.max_greedy_tool_share:.0%}: let the demonstrations use the tool less often than in "
-            f"{config.tool_rate:.0%} of the episodes (--cold-start.tool-rate), allow more steps "
-            "(--cold-start.imitation-steps), or raise the limit (--cold-start.max-greedy-tool-share; 1 is none)"
-        )
-    return (
-        f"none of {attempts} initial weights reached {config.imitation_gate} {measure.name} in "
-        f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
-        f"{best.reached:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
-        "(--cold-start.imitation-gate), or give more tasks"
-    )
+    raise TrainingHalted(why_halted(best, measure, config, attempts, task_count))
 
 
 def _tiny_agents(

@@ -104,6 +104,23 @@ def gate_measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> 
     return measure
 
 
+def why_halted(best: GateScore, measure: GateMeasure, config: ColdStartConfig, attempts: int, task_count: int) -> str:
+    """Return the error message of imitation that did not pass the gate."""
+    if best.habit:
+        return (
+            f"at the end of imitation the agent has {best.reached:.2f} {measure.name}{best.habit}, and the limit is "
+            f"{config.max_greedy_tool_share:.0%}: let the demonstrations use the tool less often than in "
+            f"{config.tool_rate:.0%} of the episodes (--cold-start.tool-rate), allow more steps "
+            "(--cold-start.imitation-steps), or raise the limit (--cold-start.max-greedy-tool-share; 1 is none)"
+        )
+    return (
+        f"none of {attempts} initial weights reached {config.imitation_gate} {measure.name} in "
+        f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
+        f"{best.reached:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
+        "(--cold-start.imitation-gate), or give more tasks"
+    )
+
+
 def halve_tool_use(demonstrations: Sequence[tuple[Episode, Rows]]) -> list[tuple[Episode, Rows]]:
     """Leave out every second demonstration that uses a tool, in each environment. One of them remains."""
     numbers: Counter[str] = Counter()
