@@ -32,7 +32,8 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 
 demo-real: with-gguf  ## a pretrained model, SmolLM2-135M, learns the same: 4 minutes on two quiet cores, fetched once
 	@.venv/bin/palaestra demo two-hop --model smollm2 --seed $(SEED) --steps 8 --play.max-turn-tokens 24 \
-		--play.max-episode-tokens 256 --scale.lora-r 16 --optimizer.learning-rate 5e-4
+		--play.max-episode-tokens 256 --scale.lora-r 16 --optimizer.learning-rate 5e-4 \
+		--optimizer.micro-batch-tokens 384
 
 test: with-test  ## the tests, some minutes
 	@$(PY) -m pytest -m "not prove and $(ELSEWHERE)" -q -n 3 --dist loadfile

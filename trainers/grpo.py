@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 
 from palaestra.agents.local_model import LocalModel
+from palaestra.agents.policies.table import free_until_play, trained_engines
 from palaestra.causes import Causes
 from palaestra.episode import Episode
 from palaestra.mixture import Mixture, read_mixture
@@ -150,6 +151,8 @@ def _audited_advantages(recipe: Recipe, batch: Batch, scores: BatchScores) -> Ad
 def _finish(run: Run, learner: Learner[GRPOConfig], before: Both | None) -> None:
     """Evaluate and export the trained model, and write the summary of the run."""
     after = measure_after(run, learner)
+    if all(engine.shares_weights for engine in trained_engines(learner.agent)):  # Others would need them again.
+        free_until_play(learner.agent)  # Merging an adapter takes a copy of all weights.
     keep_model(run, learner)
     measured = {name: both.figures() for name, both in (("before", before), ("after", after)) if both is not None}
     shares = {"mixture": mixture_shares(run.metrics)} if read_mixture(learner.config.env.env_id) else {}

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from palaestra.agents.adapters import effective_weights
+from palaestra.agents.heap import trim_heap
 from palaestra.errors import UsageError
 
 EnginePrecision = Literal["same", "bfloat16"]
@@ -55,6 +56,7 @@ class PackedLayers:
         if state != self._state:
             self.drop()  # The memory of the old copy is free before the new one is made.
             self._packed, self._state = dict(_pack(self._model, self._dtype)), state
+            trim_heap()  # Each weight was added to its adapter and freed.
         for layer, weight in self._packed.items():
             layer.forward = partial(_multiply, weight, layer.bias, self._dtype)
         try:

@@ -29,6 +29,7 @@ from palaestra.agents.engines.rows import Feed, Slot, plan, prefill_chunks
 from palaestra.agents.engines.sampling import SamplingSettings, sample, truncates
 from palaestra.agents.engines.slots import SlotCache
 from palaestra.agents.head import evaluation_mode, head_of
+from palaestra.agents.heap import trim_heap
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
@@ -163,6 +164,7 @@ class TorchEngine(CacheScheduler):
             slot.forget()
         self._cache.free()
         self._packed.drop()
+        trim_heap()
         self.released = True
 
     def reclaim(self) -> None:

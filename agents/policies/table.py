@@ -106,6 +106,14 @@ def trained_engines(agent: Agent) -> Sequence[TrainedEngine]:
     return [agent.engine] if isinstance(agent.engine, TrainedEngine) else []
 
 
+def free_until_play(agent: Agent) -> None:
+    """Free the memory that engines share with their trainer. They allocate it again when they play."""
+    for engine in trained_engines(agent):
+        if engine.shares_memory:
+            engine.release()
+            engine.reclaim()
+
+
 def _mixed(seed: int, seat: str) -> int:
     """Return a seed of 63 bits that depends on `seed` and on the seat."""
     return int.from_bytes(blake2b(f"{seed}/{seat}".encode(), digest_size=8).digest(), "big") >> 1

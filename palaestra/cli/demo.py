@@ -6,7 +6,7 @@ real tool calls, and it is compared with two controls that start from the same w
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -29,7 +29,6 @@ from palaestra.trainers.experiments.controls import Background, Control
 from palaestra.trainers.grpo import train
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.tracking import require_trackers
-from palaestra.trainers.setup.cold_start import Pupil
 from palaestra.trainers.setup.open_learner import new_learner, start_cold
 from palaestra.trainers.setup.open_run import check
 from palaestra.trainers.view.report import need_matplotlib, save_curve, transcript
@@ -40,8 +39,8 @@ _ABOUT = (
 )
 _DEMONSTRATIONS = 96
 """Number of demonstrations for a pretrained model, which can write already."""
-_GREEDY_TOOL_SHARE = 0.5
-"""Limit on the tool use of a greedy pretrained model before GRPO; beyond it little is left to learn."""
+_GREEDY_TOOL_SHARE = 0.1
+"""Limit on the tool use of a greedy pretrained model before GRPO; beyond it less is left to learn."""
 _SHORT_CALLS = "format=tags"
 """Call format for a model whose chat template writes none: short, and easy to learn."""
 _SMALL_TASKS = {"palaestra/SearchQA-v0": ("world=plain", "kinds=single")}
@@ -102,32 +101,40 @@ def _for_pretrained(config: GRPOConfig) -> GRPOConfig:
 
 def _play(record: Run, config: GRPOConfig) -> None:
     with Background() as background:
-        env_id, console = config.env.env_id, Console(stderr=True)
-        console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
-        with display() as on_progress:
-            config, pupil = start_cold(record, config, None, on_progress)
-        background.start(record.folder / "start", config)
-        before = measure(record, config, pupil.local.agent, "before")
-        assert before is not None, "the demo has held-out tasks"
-        console.print(
-            f"   it uses its tool in {before.sampled.tool_share:.0%} of its episodes and is right in "
-            f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}. Without "
-            f"randomness it uses the tool in {before.greedy.tool_share:.0%} and is right in {before.greedy.success:.0%}"
-        )
-        console.print("[bold]2. GRPO, with real tool calls[/bold] (the controls train beside it)")
-        with display() as on_progress:
-            deque(train(record, learner=new_learner(pupil.local, config), on_progress=on_progress), 0)
-        console.print("[bold]3. The controls, from the same start[/bold]")
+        config, before, imitation = _train(record, config, background)
+        Console(stderr=True).print("[bold]3. The controls, from the same start[/bold]")
         controls = background.results()
-    _show(record, config, pupil, before, controls)
+    _show(record, config, before, controls, imitation)
+
+
+def _train(record: Run, config: GRPOConfig, background: Background) -> tuple[GRPOConfig, Both, dict[str, int]]:
+    """Imitate, start the controls, and train with GRPO. Return the config, the evaluation before GRPO, and figures of
+    the imitation: the model is freed, since this process may train controls next.
+    """
+    env_id, console = config.env.env_id, Console(stderr=True)
+    console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
+    with display() as on_progress:
+        config, pupil = start_cold(record, config, None, on_progress)
+    background.start(record.folder / "start", config)
+    before = measure(record, config, pupil.local.agent, "before")
+    assert before is not None, "the demo has held-out tasks"
+    console.print(
+        f"   it uses its tool in {before.sampled.tool_share:.0%} of its episodes and is right in "
+        f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}. Without "
+        f"randomness it uses the tool in {before.greedy.tool_share:.0%} and is right in {before.greedy.success:.0%}"
+    )
+    console.print("[bold]2. GRPO, with real tool calls[/bold] (the controls train beside it)")
+    with display() as on_progress:
+        deque(train(record, learner=new_learner(pupil.local, config), on_progress=on_progress), 0)
+    return config, before, {"imitation_steps": pupil.steps, "initial_weights_tried": pupil.attempts}
 
 
 def _show(
     record: Run,
     config: GRPOConfig,
-    pupil: Pupil,
     before: Both,
     controls: Sequence[Control],
+    imitation: Mapping[str, int],
 ) -> None:
     console = Console()
     guess = _guessed(before.sampled_episodes)
@@ -145,8 +152,7 @@ def _show(
     save_curve(record.folder / "curve.png", f"{config.env.env_id}, seed {config.seed}", curves)
     summary = record.finish(
         {
-            "imitation_steps": pupil.steps,
-            "initial_weights_tried": pupil.attempts,
+            **imitation,
             **{name: both.figures() for name, both in measured.items()},
             **evaluations_summary(record),
             "curves": curves,

@@ -22,9 +22,10 @@ from palaestra.envs import Task, ToolEnv
 from palaestra.episode import Start, Status
 from palaestra.trainers.config.sections_config import ColdStartConfig
 from palaestra.trainers.config.sft_config import SFTConfig
+from palaestra.trainers.learn.imitation import Imitation
 from palaestra.trainers.setup import cold_start as room
 from palaestra.trainers.setup.cold_start import cold_start, demonstrate
-from palaestra.trainers.setup.imitation_gate import GateMeasure, gate_measure
+from palaestra.trainers.setup.imitation_gate import GateMeasure, gate_measure, halve_tool_use
 
 DEMONSTRATOR = palaestra.demonstrator("palaestra/TwoHop-v0")
 EARLY = {"first_gate": 2, "gate_every": 2, "imitation_decay": 3, "gate_episodes": 4}
@@ -128,6 +129,43 @@ def test_imitation_continues_until_the_greedy_agent_has_the_habit(two_hop, monke
     habits([], monkeypatch)
     _, pupil = raised(two_hop, [0.9, 0.9], monkeypatch)
     assert pupil.steps == 2 + 3, "without a limit nothing greedy is played"
+
+
+def test_each_time_the_greedy_agent_has_lost_the_habit_half_of_the_tool_use_is_left_out(two_hop, monkeypatch):
+    imitated = []
+
+    class Watched(Imitation):
+        def __init__(self, learner, rows):
+            imitated.append({row.ids.tobytes() for row in rows})
+            super().__init__(learner, rows)
+
+    monkeypatch.setattr(room, "Imitation", Watched)
+    config = replace(SMALL, demonstrations=60, imitation_steps=20, max_greedy_tool_share=0.1)
+    habits([0.6, 0.1, 0.2, 0.0, 0.0], monkeypatch)
+    seen, pupil = raised(two_hop, [0.9] * 5, monkeypatch, config)
+    count = sum(bool(episode.attempt.calls) for episode in pupil.demonstrations)
+    everything, fewer, fewest = imitated
+    assert len(everything) == 60
+    assert fewest < fewer < everything
+    left = [len(rows) - (60 - count) for rows in imitated]
+    assert left == [count, -(-count // 2), -(-count // 4)], "a guess is never left out"
+    notes = [progress.note for progress in seen if progress.note]
+    ends = [f"{n} of {60 - count + n} demonstrations use it from now on" for n in left[1:]]
+    assert [note.rpartition(": ")[2] for note in notes] == ends
+    assert "uses its tool in 60% of its greedy episodes" in notes[0]
+
+
+def test_in_a_mixture_each_environment_keeps_demonstrations_with_its_tool():
+    def episode(env, status):
+        calls = [SimpleNamespace(status=status)]
+        return SimpleNamespace(start=Start(0, 0, env=env), attempt=SimpleNamespace(calls=calls))
+
+    demonstrations = [
+        (episode(env, status), ()) for env in "ab" for status in (Status.TOOL_ERROR, Status.OK, Status.OK)
+    ]
+    del demonstrations[2]
+    assert halve_tool_use(demonstrations) == [demonstrations[place] for place in (0, 1, 2, 3)]
+    assert halve_tool_use(demonstrations[:2]) == demonstrations[:2]
 
 
 def test_where_the_habit_never_comes_the_error_names_the_way_out(two_hop, monkeypatch):

@@ -184,3 +184,14 @@ def test_no_held_out_task_measures_nothing(tmp_path, model):
 def test_measurements_that_cannot_be_are_refused(wrong, said):
     with pytest.raises(ConfigError, match=said):
         run_of("tiny", **wrong)
+
+
+def test_the_engine_holds_no_cache_while_the_trained_model_is_exported(tmp_path, model, monkeypatch):
+    held = []
+
+    def keep_model(run, learner):
+        held.append((learner.agent.engine.sampled > 0, learner.agent.engine.held_bytes, learner.agent.engine.released))
+
+    monkeypatch.setattr(grpo, "keep_model", keep_model)
+    go(tmp_path / "run", run_of(model, steps=1))
+    assert held == [(True, 0, False)], "it has played, holds nothing, and can play again"

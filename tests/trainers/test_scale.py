@@ -22,6 +22,7 @@ from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import Run, train
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.forward import token_logprobs
+from palaestra.trainers.learn.imitation import Imitation
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import pack
 from palaestra.trainers.learn.score_batch import score_batch
@@ -233,12 +234,13 @@ def test_a_gradient_that_is_no_number_leaves_masters_and_weights_as_they_were():
 
 
 def test_a_learner_and_its_optimizer_state_are_freed_without_the_garbage_collector():
-    learner = learner_of(model_of())
-    descend(learner)
+    learner = Learner(Agent(families.Echo()), model_of(), SFTConfig(batch_rows=2))
+    imitation = Imitation(learner, [row for episode in EPISODES for row in episode.rows])
+    imitation.step()
     freed = [weakref.ref(learner.optimizers[0]), weakref.ref(learner.model)]
     gc.disable()
     try:
-        del learner
+        del learner, imitation
         assert [reference() for reference in freed] == [None, None]
     finally:
         gc.enable()

@@ -28,7 +28,7 @@ class Imitation:
         self._size = min(learner.config.batch_rows, len(rows))
         # Enough steps for `epochs` passes over all rows; the last batch may begin another pass.
         learner.steps = -(-learner.config.epochs * len(rows) // self._size)
-        order = self._shuffled(np.random.default_rng([learner.config.seed, 1]))
+        order = _shuffled(rows, np.random.default_rng([learner.config.seed, 1]))
         self._order = islice(order, learner.step * self._size, None)
 
     @property
@@ -47,11 +47,12 @@ class Imitation:
         learner.torn = False
         return {**metrics, "epoch": learner.step * self._size // len(self._rows)}
 
-    def _shuffled(self, rng: np.random.Generator) -> Iterator[TokenRow]:
-        """Yield the rows in a new order in each epoch."""
-        while True:
-            for index in rng.permutation(len(self._rows)):
-                yield self._rows[index]
+
+def _shuffled(rows: Sequence[TokenRow], rng: np.random.Generator) -> Iterator[TokenRow]:
+    """Yield the rows in a new order in each epoch. (A method would keep its learner alive, with the moments.)"""
+    while True:
+        for index in rng.permutation(len(rows)):
+            yield rows[index]
 
 
 def imitate(learner: Learner[RunConfigT], rows: Sequence[TokenRow], rate: float | None = None) -> dict[str, float]:

@@ -1,11 +1,14 @@
 """The gate of a cold start: what is measured, and whether the demonstrator itself passes it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from palaestra.episode import Episode, Status
+from palaestra.episode import Episode, Status, TokenRow
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config.sections_config import ColdStartConfig
+
+Rows = Sequence[TokenRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,34 @@ def gate_measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> 
             "gate with --cold-start.imitation-gate"
         )
     return measure
+
+
+def why_halted(best: GateScore, measure: GateMeasure, config: ColdStartConfig, attempts: int, task_count: int) -> str:
+    """Return the error message of imitation that did not pass the gate."""
+    if best.habit:
+        return (
+            f"at the end of imitation the agent has {best.reached:.2f} {measure.name}{best.habit}, and the limit is "
+            f"{config.max_greedy_tool_share:.0%}: let the demonstrations use the tool less often than in "
+            f"{config.tool_rate:.0%} of the episodes (--cold-start.tool-rate), allow more steps "
+            "(--cold-start.imitation-steps), or raise the limit (--cold-start.max-greedy-tool-share; 1 is none)"
+        )
+    return (
+        f"none of {attempts} initial weights reached {config.imitation_gate} {measure.name} in "
+        f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
+        f"{best.reached:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
+        "(--cold-start.imitation-gate), or give more tasks"
+    )
+
+
+def halve_tool_use(demonstrations: Sequence[tuple[Episode, Rows]]) -> list[tuple[Episode, Rows]]:
+    """Leave out every second demonstration that uses a tool, in each environment. One of them remains."""
+    numbers: Counter[str] = Counter()
+    remaining = []
+    for episode, rows in demonstrations:
+        numbers[episode.start.env] += used_tool(episode)
+        if not used_tool(episode) or numbers[episode.start.env] % 2:
+            remaining.append((episode, rows))
+    return remaining
 
 
 def used_tool(episode: Episode) -> bool:
