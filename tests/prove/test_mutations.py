@@ -67,8 +67,8 @@ MUTATIONS = {
     ),
     "rejected rows in the denominator": Mutation(
         UPDATE,
-        "token_weights([correction.token_counts[i] for i in part],",
-        "token_weights([batch.lengths[i] for i in part],",
+        "token_weights([correction.token_counts[i] for i in mini_batch],",
+        "token_weights([batch.lengths[i] for i in mini_batch],",
         "trainers/test_correction.py::test_f52_what_is_rejected_leaves_the_denominator",
     ),
     "the only losing rollout dropped": Mutation(
@@ -85,8 +85,8 @@ MUTATIONS = {
     ),
     "micro-batch means averaged": Mutation(
         UPDATE,
-        "loss = (result.loss_S * micro.weights_N[sampled_N]).sum()",
-        "loss = result.loss_S.mean()",
+        "loss = (loss_S * micro.weights_N[sampled_N]).sum()",
+        "loss = loss_S.mean()",
         "trainers/test_update.py::test_f03_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch",
     ),
     "KL leaking into returns": Mutation(
