@@ -115,7 +115,7 @@ def _train(record: Run, config: GRPOConfig, background: Background) -> tuple[GRP
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
     with display() as on_progress:
         config, pupil = start_cold(record, config, None, on_progress)
-    background.start(record.folder / "start", config)
+    beside = background.start(record.folder / "start", config)
     before = measure(record, config, pupil.local.agent, "before")
     assert before is not None, "the demo has held-out tasks"
     console.print(
@@ -123,7 +123,8 @@ def _train(record: Run, config: GRPOConfig, background: Background) -> tuple[GRP
         f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}. Without "
         f"randomness it uses the tool in {before.greedy.tool_share:.0%} and is right in {before.greedy.success:.0%}"
     )
-    console.print("[bold]2. GRPO, with real tool calls[/bold] (the controls train beside it)")
+    controls = "beside it" if beside else "after it, for memory is too small for both at once"
+    console.print(f"[bold]2. GRPO, with real tool calls[/bold] (the controls train {controls})")
     with display() as on_progress:
         deque(train(record, learner=new_learner(pupil.local, config), on_progress=on_progress), 0)
     return config, before, {"imitation_steps": pupil.steps, "initial_weights_tried": pupil.attempts}

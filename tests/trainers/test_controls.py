@@ -10,6 +10,7 @@ import pytest
 from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.config.grpo_config import tiny_config
+from palaestra.trainers.experiments import controls
 from palaestra.trainers.experiments.controls import CONTROLS, Background
 
 
@@ -38,6 +39,21 @@ def test_controls_are_the_same_whichever_process_trains_them(tmp_path, monkeypat
     assert here == there
 
 
+@pytest.mark.parametrize(
+    ("free", "beside"), [(2**50, True), (0, True), (2**20, False)], ids=["much", "unknown", "little"]
+)
+def test_controls_wait_for_the_end_of_the_run_where_memory_is_too_small_for_both(monkeypatch, tmp_path, free, beside):
+    monkeypatch.setattr(controls, "available_memory", lambda: free)
+    monkeypatch.setattr(controls._Piece, "run", lambda piece: ([0.5], piece.name))
+    monkeypatch.setattr(controls, "_control", lambda name, runs: (name, len(runs)))
+    submitted = []
+    with Background() as background:
+        monkeypatch.setattr(background._pool, "submit", lambda run: submitted.append(run) or Future())
+        assert background.start(tmp_path, tiny_config("palaestra/TwoHop-v0")) is beside
+        assert background.results() == [(CONTROLS[0], 1), (CONTROLS[1], 3)]
+    assert len(submitted) == (4 if beside else 0)
+
+
 @pytest.mark.prove
 def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_path):
     tokenizer = families.TOKENIZERS["tiny"]
@@ -49,10 +65,10 @@ def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_pat
     def fail_in_the_middle():
         with Background() as background:
             background.start(tmp_path, config)
-            controls = background.results()
-            assert [control.name for control in controls] == list(CONTROLS)
-            assert [len(control.curve) for control in controls] == [3, 1]
-            assert [control.measured.sampled.samples for control in controls] == [1, 3]
+            results = background.results()
+            assert [control.name for control in results] == list(CONTROLS)
+            assert [len(control.curve) for control in results] == [3, 1]
+            assert [control.measured.sampled.samples for control in results] == [1, 3]
             pids.extend(background._pool._processes)
             background.start(tmp_path, tiny_config("palaestra/TwoHop-v0", steps=10_000))
             raise RuntimeError("elsewhere")

@@ -1,11 +1,13 @@
 """Control runs that show whether GRPO's advantages cause its gain: same start and settings, but other advantages.
 
 Controls run one after the other, in a second process beside the main run, which takes over what is left when it has
-ended. If the main process ends, the second one is killed.
+ended: all of them where memory is too small for both. If the main process ends, the second one is killed.
 """
 
 import multiprocessing
 import os
+import resource
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -23,6 +25,7 @@ from palaestra.trainers.evaluation.evaluate import Both, pooled
 from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.losses.group_advantages import Shuffled, Successes
+from palaestra.trainers.scale.available_memory import available_memory
 from palaestra.trainers.setup.open_run import open_arena, open_model
 
 CONTROLS = ("cloning successes", "shuffled rewards")
@@ -31,6 +34,9 @@ CONTROLS = ("cloning successes", "shuffled rewards")
 Shuffling is three runs of a third of the steps each, reported as one: without a signal the share of tool use walks
 randomly, and a single long run may end anywhere."""
 SHUFFLES = 3
+_SPARE = 1.2
+"""Memory that must be free for a second process, as a multiple of the most that this one has held: a control needs no
+more than the imitation before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class Background:
             1, multiprocessing.get_context("spawn"), initializer=load_and_call, initargs=(__name__, "die_with_parent")
         )
         self._pool.submit(os.getpid)  # The process is spawned with the first submission.
-        self._waiting: list[tuple[_Piece, Future[tuple[list[float], Both]]]] = []
+        self._waiting: list[tuple[_Piece, Future[tuple[list[float], Both]] | None]] = []
 
     def __enter__(self) -> "Background":
         return self
@@ -93,16 +99,27 @@ class Background:
         for process in processes:
             process.kill()
 
-    def start(self, start: Path, config: GRPOConfig) -> None:
-        """Begin to train the controls from the model in the folder `start`."""
-        self._waiting = [(piece, self._pool.submit(piece.run)) for piece in _pieces(start, config)]
+    def start(self, start: Path, config: GRPOConfig) -> bool:
+        """Begin to train the controls from the model in the folder `start`. Where the memory is too small for a second
+        run, leave all to `results`, and return False.
+        """
+        available = available_memory()
+        beside = not available or available >= _SPARE * _most_held()
+        self._waiting = [(piece, self._pool.submit(piece.run) if beside else None) for piece in _pieces(start, config)]
+        return beside
 
     def results(self) -> list[Control]:
         """Return the controls when all are trained. What the second process has not begun is run in this one."""
-        here = [(piece, piece.run()) for piece, future in self._waiting[::-1] if future.cancel()]
-        waited = [(piece, future.result()) for piece, future in self._waiting if not future.cancelled()]
+        here = [(piece, piece.run()) for piece, future in self._waiting[::-1] if future is None or future.cancel()]
+        waited = [(piece, future.result()) for piece, future in self._waiting if future and not future.cancelled()]
         done = [*waited, *here[::-1]]
         return [_control(name, [result for piece, result in done if piece.name == name]) for name in CONTROLS]
+
+
+def _most_held() -> int:
+    """Return the most bytes of memory that this process has held."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _control(name: str, runs: Sequence[tuple[list[float], Both]]) -> Control:
