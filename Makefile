@@ -30,7 +30,7 @@ with-%:
 demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SEED=3
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
 
-demo-real: with-gguf  ## a pretrained model, SmolLM2-135M, learns the same: 4 minutes on two quiet cores, fetched once
+demo-real: with-gguf  ## a pretrained model, SmolLM2-135M, learns the same: 5 minutes on two quiet cores, fetched once
 	@.venv/bin/palaestra demo two-hop --model smollm2 --seed $(SEED) --steps 8 --play.max-turn-tokens 24 \
 		--play.max-episode-tokens 256 --scale.lora-r 16 --optimizer.learning-rate 5e-4 \
 		--optimizer.micro-batch-tokens 384
