@@ -98,7 +98,7 @@ def test_weights_that_are_stuck_are_given_up_counted_and_told(two_hop, monkeypat
 
 
 def test_when_no_weights_pass_the_run_stops(two_hop, monkeypatch):
-    said = r"none of 3 initial weights .* best reached 0\.20\. .*--cold-start\.imitation-steps.*imitation-gate"
+    said = r"none of 3 initial weights .* best reached 0\.20 .*--cold-start\.imitation-gate.*imitation-steps"
     with pytest.raises(TrainingHalted, match=said):
         raised(two_hop, [0.1, 0.2] * 3, monkeypatch)
 
@@ -243,9 +243,7 @@ def test_where_no_demonstration_uses_a_tool_the_gate_measures_success(repeat, mo
     episodes = pupil.demonstrations
     assert GateMeasure(with_tool={"": False}).of(episodes) == 1.0
     assert GateMeasure(with_tool={"": True}).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
-    with pytest.raises(
-        TrainingHalted, match=r"none of 3 .* reached 0\.85 of the demonstrator's success in 4 steps, on tasks"
-    ):
+    with pytest.raises(TrainingHalted, match=r"none of 3 .* of the demonstrator's success on tasks .* 0\.85 is needed"):
         raised(repeat, [0.1] * 6, monkeypatch, demonstrator=copied)
 
 

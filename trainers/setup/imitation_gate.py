@@ -113,11 +113,16 @@ def why_halted(best: GateScore, measure: GateMeasure, config: ColdStartConfig, a
             f"{config.tool_rate:.0%} of the episodes (--cold-start.tool-rate), allow more steps "
             "(--cold-start.imitation-steps), or raise the limit (--cold-start.max-greedy-tool-share; 1 is none)"
         )
+    reached = (
+        f"imitation reached {best.reached:.2f}"
+        if attempts == 1
+        else f"none of {attempts} initial weights passed the gate; the best reached {best.reached:.2f}"
+    )
     return (
-        f"none of {attempts} initial weights reached {config.imitation_gate} {measure.name} in "
-        f"{config.imitation_steps} steps, on tasks that were not among the {task_count} demonstrated; the best reached "
-        f"{best.reached:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
-        "(--cold-start.imitation-gate), or give more tasks"
+        f"{reached} {measure.name} on tasks that were not among the {task_count} demonstrated, and "
+        f"{config.imitation_gate} is needed. It stops where success no longer rises, and after "
+        f"{config.imitation_steps} steps: lower the gate (--cold-start.imitation-gate), give more tasks, or allow more "
+        "steps (--cold-start.imitation-steps)"
     )
 
 
