@@ -67,8 +67,8 @@ def train_a_step(model, tmp_path):
             env_id,
             model=str(learner),
             steps=1,
-            num_prompts=2,
-            num_generations=4,
+            num_prompts=4 if must_learn else 2,
+            num_generations=8 if must_learn else 4,  # In a group of equal rewards nothing is learned.
             learning_rate=1e-3,
             max_turn_tokens=turn_tokens,
             max_episode_tokens=episode_tokens,
