@@ -55,14 +55,14 @@ class Groups:
         """Return the number of episodes with the same group number, over all seats."""
         return self.episodes * max(1, len(self.seats))
 
-    def require_one_seat(self, env: str, sampler: str, made: str) -> None:
-        """Raise `ConfigError` for a game and for greedy attempts. `sampler` and `made` name in the error what cannot
-        play them.
+    def require_one_seat(self, env: str, sampler: str, unit: str) -> None:
+        """Raise `ConfigError` for a game and for greedy attempts. The error names the `sampler`, and the `unit` that it
+        composes of episodes.
         """
         if self.seats:
             raise ConfigError(
-                f"{env} is a game of the seats {', '.join(self.seats)}, and {made} made of one agent's episodes alone; "
-                "use another sampler (--recipe.sampler uniform)"
+                f"{env} is a game of the seats {', '.join(self.seats)}, and {unit} consist of one agent's episodes "
+                "alone; use another sampler (--recipe.sampler uniform)"
             )
         if self.greedy:
             raise ConfigError(

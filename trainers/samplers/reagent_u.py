@@ -53,7 +53,7 @@ class Refined:
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Refining":
         """Return a sampler for an environment or for a mixture. Raise `ConfigError` for a game."""
-        groups.require_one_seat(env, "refined", "second attempts are")
+        groups.require_one_seat(env, "refined", "second attempts")
         return Refining(evenly(env, task_count, groups.num_prompts, seed), groups, self)
 
 

@@ -50,7 +50,7 @@ class Tree:
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> InOrder:
         """Return a sampler for an environment or for a mixture. Raise `ConfigError` for a game."""
-        groups.require_one_seat(env, "tree", "branches are")
+        groups.require_one_seat(env, "tree", "branches")
         if (self.trees or 0) > groups.num_generations:
             raise ConfigError(
                 f"trees is {self.trees} and num_generations is {groups.num_generations}; expected at most as many trees"
