@@ -116,7 +116,7 @@ bench-web: with-dev  ## search, the text browser, the real one and all of MiniWo
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
 		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
 
-study: with-test  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, reagent, tree or second; ONLY=vspo, MINUTES=10
+study: with-test  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, reagent, tree, second or third; ONLY=vspo, MINUTES=10
 	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 
 examples: with-test  ## the small versions of the three papers' paths, three to six minutes each

@@ -1,4 +1,4 @@
-"""Test the claims of the papers: `make study PART=algorithms` (an hour on two cores), `reagent` or `second`.
+"""Test the claims of the papers: `make study PART=algorithms` (an hour on two cores), or another part.
 
 Runs that are already in the results are not repeated. So the study can be stopped and resumed, and one comparison can
 be run alone: `make study PART=algorithms ONLY=vspo`. The exit status is 1 if a run failed.
@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import tyro
 from one_run import run
 from parts import COMPARISONS, PARTS
-from report import BEGIN, BEGIN_CLAIMS, BEGIN_SECOND, END, write
+from report import BEGIN, BEGIN_CLAIMS, BEGIN_LATER, END, write
 from results import Results
 
 HERE = Path(__file__).resolve().parent
@@ -30,12 +30,12 @@ HERE = Path(__file__).resolve().parent
 class Options:
     """Run the missing runs of the study, and write its pages again."""
 
-    part: tyro.conf.Positional[Literal["algorithms", "reagent", "tree", "second"]]
-    """Claims to test: of papers 1 and 3, of paper 2, of trees of episodes, or those that the first round left open."""
+    part: tyro.conf.Positional[Literal["algorithms", "reagent", "tree", "second", "third"]]
+    """Claims to test: of papers 1 and 3, of paper 2, of trees of episodes, or those that earlier rounds left open."""
     only: tuple[str, ...] = ()
     """Names of comparisons; empty: all."""
-    seeds: int = 30
-    """Largest number of seeds of each comparison; each has five to thirty."""
+    seeds: int = 60
+    """Largest number of seeds of each comparison; each has five to sixty."""
     minutes: float = 60.0
     """Minutes after which no run begins; 0 only writes the pages."""
     miniature: Path | None = None
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = options.miniature
         paths = {"starts": folder / "starts", "results": folder / "results"}
         paths |= {"page": folder / "study.md", "appendix": folder / "study_tables.md"}
-        paths["page"].write_text(f"{BEGIN_CLAIMS}\n{END}\n\n{BEGIN_SECOND}\n{END}\n", encoding="utf-8")
+        marks = (f"{begin}\n{END}\n\n" for begin in (BEGIN_CLAIMS, *BEGIN_LATER))
+        paths["page"].write_text("".join(marks), encoding="utf-8")
         paths["appendix"].write_text(f"{BEGIN.format(options.part)}\n{END}\n", encoding="utf-8")
         options = replace(options, seeds=1, **paths)
     if unknown := [name for name in options.only if name not in PARTS[options.part]]:

@@ -2,7 +2,7 @@
 
 Each claim is one contrast: a difference between two arms, paired by seed. Its p-value is that of Student's t test,
 corrected by Holm's method over the contrasts of this table and all others of the appendix. Left out: settings of the
-arms (`arms`, `reagent_arms`), the claims of the second round (`second_claims`), and the text around the table.
+arms (`arms`, `reagent_arms`), the claims of later rounds (`later_claims`), and the text around the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from parts import PARTS
+from parts import FIRST_ROUND, PARTS
 from results import Results
 
 from palaestra.trainers.evaluation.intervals import beta_share, student_quantile
@@ -45,7 +45,8 @@ def tokens_to(line: Line, success: float) -> float:
     return float(points[-1]["tokens"])
 
 
-def _saved(line: Line) -> float:
+def tokens_saved(line: Line) -> float:
+    """Return the tokens to a success of .8 with the opposite sign, in thousands, so that fewer are better."""
     return -tokens_to(line, 0.8) / 1000
 
 
@@ -121,7 +122,7 @@ CLAIMS = (
     Claim("Reagent-U learns more than no judge", "reagent", "U", "none"),
     *(
         Claim(
-            f"{which} need fewer tokens to .8, {where}", name, arm, "plain", _saved,
+            f"{which} need fewer tokens to .8, {where}", name, arm, "plain", tokens_saved,
             of="thousand tokens, less", worth=1.0,
         )
         for name, where in (("tree-two-hop", "two hops"), ("tree-trail", "trail"))
@@ -176,11 +177,11 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def _other_contrasts() -> Iterator[Claim]:
-    """Yield the differences that the appendix shows: each arm less the arm that it is compared with. Left out: the
-    second round, which has its own correction.
+    """Yield the differences that the appendix shows of the first round: each arm less the arm that it is compared
+    with.
     """
-    for part, comparisons in PARTS.items():
-        for name, comparison in comparisons.items() if part != "second" else ():
+    for part in FIRST_ROUND:
+        for name, comparison in PARTS[part].items():
             for arm in comparison.arms:
                 if arm != comparison.against:
                     yield Claim("", name, arm, comparison.against)

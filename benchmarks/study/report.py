@@ -11,19 +11,24 @@ from typing import Any
 import numpy as np
 from arms import Comparison
 from claims import area, claims_table, half_width, tokens_to
+from later_claims import SECOND_CLAIMS, THIRD_CLAIMS, leaves_zero
+from later_claims import table as later_table
 from parts import PARTS
 from results import Results
-from second_claims import leaves_zero, second_table
 from useful import table as useful_table
 
 BEGIN, END = "<!-- tables of PART={}: written by make study -->", "<!-- end of the tables -->"
 BEGIN_CLAIMS = "<!-- table of claims: written by make study -->"
-BEGIN_SECOND = "<!-- table of the second round's claims: written by make study -->"
+BEGIN_LATER = {
+    "<!-- table of the second round's claims: written by make study -->": SECOND_CLAIMS,
+    "<!-- table of the third round's claims: written by make study -->": THIRD_CLAIMS,
+}
 PICTURES = {
     "algorithms": "pictures/study.png",
     "reagent": "pictures/study-reagent.png",
     "tree": "pictures/study-tree.png",
     "second": "pictures/study-second.png",
+    "third": "pictures/study-third.png",
 }
 Line = Mapping[str, Any]
 
@@ -81,14 +86,14 @@ COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
     "second attempts, with a critique": _control,
     "second attempts in training, last 5": _figure("last", "success_refined"),
     "tokens to .8": lambda line: tokens_to(line, 0.8),
-    "seeds that half_width .8": lambda line: float(max(point["success"] for point in line["curve"]) >= 0.8),
+    "seeds that reach .8": lambda line: float(max(point["success"] for point in line["curve"]) >= 0.8),
     "left zero": leaves_zero,
     "pass@8, before": _measured(0, "pass@8"),
     "pass@8, after": _measured(-1, "pass@8"),
     "tasks kept": lambda line: line.get("kept"),
     "tokens of curation": lambda line: line.get("curation_tokens"),
 }
-_TREE = ["tokens to .8", "seeds that half_width .8", "optimizer steps", "dead groups", "entropy, last 5"]
+_TREE = ["tokens to .8", "seeds that reach .8", "optimizer steps", "dead groups", "entropy, last 5"]
 _CLIP = ["optimizer steps", "clipped, of free tokens with A > 0", "clipped, of all tokens", "entropy, last 5"]
 _STAGED = ["dead, steps 1-5", "dead groups", "first call served, before", "after"]
 _CARRIED = ["dead groups", "entropy, last 5", "calls, after", "control"]
@@ -135,6 +140,9 @@ SHOWN = {
     "process": ["dead, steps 1-5", "dead groups", "first call served, before", "after", "optimizer steps"],
     "pass-at-8": ["pass@8, before", "pass@8, after", *_CLIP],
     "bounds": _CLIP,
+    "graded-again": ["optimizer steps", "dead groups", "copies a step", "useful tokens", "entropy, last 5"],
+    "starved-again": ["left zero", *_STAGED],
+    "tree-again": _TREE,
     "thinking": ["calls, before", "calls, after", "entropy, last 5", "tokens an episode, last 5", "dead groups"],
 }
 
@@ -164,7 +172,8 @@ def write(page: Path, appendix: Path, results: Results, part: str) -> None:
         tables.append(useful_table())
     _between(appendix, BEGIN.format(part), "\n\n".join(tables))
     _between(page, BEGIN_CLAIMS, claims_table(results))
-    _between(page, BEGIN_SECOND, second_table(results))
+    for begin, claims in BEGIN_LATER.items():
+        _between(page, begin, later_table(results, claims))
 
 
 def _between(page: Path, begin: str, written: str) -> None:
@@ -179,7 +188,7 @@ def _between(page: Path, begin: str, written: str) -> None:
 def _section(name: str, comparison: Comparison, results: Results) -> str:
     """Return the table of a comparison: success and its differences, then the mechanism's figures."""
     runs = {arm: results.of(name, arm) for arm in comparison.arms}
-    base = runs[comparison.against]
+    base, shown = runs[comparison.against], SHOWN[name]
     seconds = sum(line["cpu_seconds"] for lines in runs.values() for line in lines.values())
     rows = [
         f"### {comparison.title} (`{name}`)",
@@ -187,14 +196,14 @@ def _section(name: str, comparison: Comparison, results: Results) -> str:
         f"{comparison.tokens:,} tokens a run; differences are to `{comparison.against}`. "
         f"{sum(map(len, runs.values()))} of {sum(map(comparison.seeds_of, runs))} runs, {seconds:.0f} CPU seconds.",
         "",
-        f"| arm | seeds | start | AUC | final | d AUC | d final | AUC is | {' | '.join(SHOWN[name])} |",
-        "|---" * (8 + len(SHOWN[name])) + "|",
+        f"| arm | seeds | start | AUC | final | d AUC | d final | AUC is | {' | '.join(shown)} |",
+        "|---" * (8 + len(shown)) + "|",
     ]
     if not any(runs.values()):
         return "\n".join([*rows[:2], "Not run yet."])
     for arm, lines in runs.items():
         if lines:
-            rows.append(_row(arm, lines, {} if arm == comparison.against else base, SHOWN[name]))
+            rows.append(_row(arm, lines, {} if arm == comparison.against else base, shown))
     return "\n".join(rows)
 
 

@@ -21,17 +21,18 @@ def claims(monkeypatch):
 
 
 def test_the_claims_on_the_page_are_those_of_the_committed_results(claims):
+    from later_claims import SECOND_CLAIMS, THIRD_CLAIMS, table
     from results import Results
-    from second_claims import second_table
 
     results, page = Results(STUDY.parent / "results" / "study"), (ROOT / "docs" / "study.md").read_text("utf-8")
     assert claims.claims_table(results) in page
-    assert second_table(results) in page
+    assert table(results, SECOND_CLAIMS) in page
+    assert table(results, THIRD_CLAIMS) in page
 
 
 def test_an_arm_is_judged_at_the_rate_that_is_better_in_all_other_seeds(claims, tmp_path):
+    from later_claims import tuned
     from results import Results
-    from second_claims import tuned
 
     results = Results(tmp_path)
     for rate, successes in {"1e-03": (0.9, 0.2, 0.2), "2e-03": (0.1, 0.3, 0.3)}.items():
@@ -43,7 +44,7 @@ def test_an_arm_is_judged_at_the_rate_that_is_better_in_all_other_seeds(claims, 
 
 
 def test_the_sign_flip_test_is_exact_and_never_certain(claims):
-    from second_claims import sign_flip_p
+    from later_claims import sign_flip_p
 
     assert sign_flip_p([1.0] * 5) == 2 / 2**5
     assert sign_flip_p([1.0, -1.0]) == 1.0
@@ -51,10 +52,10 @@ def test_the_sign_flip_test_is_exact_and_never_certain(claims):
     assert 0 < sign_flip_p([0.1] * 30) < 0.001
 
 
-def test_a_claim_of_the_second_round_is_open_until_all_its_seeds_are_there(claims, tmp_path):
+def test_a_claim_of_a_later_round_is_open_until_all_its_seeds_are_there(claims, tmp_path):
+    from later_claims import SECOND_CLAIMS, table
     from parts import COMPARISONS
     from results import Results
-    from second_claims import second_table
 
     results, seeds = Results(tmp_path), COMPARISONS["graded"].seeds
 
@@ -64,7 +65,7 @@ def test_a_claim_of_the_second_round_is_open_until_all_its_seeds_are_there(claim
                 for rate in ("1e-03", "2e-03"):
                     curve = [{"success": 0.0}, {"success": success + seed / 1000}]
                     results.add("graded", {"arm": f"{arm}, lr {rate}", "seed": seed, "curve": curve})
-        return next(line for line in second_table(results).splitlines() if "than a random one" in line)
+        return next(line for line in table(results, SECOND_CLAIMS).splitlines() if "than a random one" in line)
 
     assert "| open |" in row(seeds - 1)
     assert "| **for** |" in row(seeds)
@@ -97,6 +98,7 @@ def test_a_claim_without_runs_says_so(claims, tmp_path):
         ("tree", 7, ()),
         # Its other comparisons are those of the first round at other rates.
         ("second", 20, ("graded", "starved", "process", "pass-at-8", "thinking")),
+        ("third", 8, ()),
     ],
 )
 def test_every_arm_of_every_comparison_runs_and_is_reported(tmp_path, part, rows, only):

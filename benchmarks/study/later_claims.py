@@ -1,9 +1,9 @@
-"""The second round's claims, and their table: the analysis that was fixed before any of its runs.
+"""The claims of the second and third round, and their tables: the analysis that was fixed before any of their runs.
 
 An arm is judged at its own better rate: for each seed, the one with the higher mean AUC of the arm in all other seeds.
 A claim's p-value is that of a two-sided sign-flip test of the differences by seed, corrected by Holm's method over
-`SECOND_CLAIMS`; its interval is Student's t. A claim is open until all its seeds are there. Left out: settings
-(`second_round`).
+the claims of its round; its interval is Student's t. A claim is open until all its seeds are there. Left out: settings
+(`second_round`, `third_round`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from claims import Claim, Line, area, claim_row, heading, holm
+from claims import Claim, Line, area, claim_row, heading, holm, tokens_saved
 from parts import COMPARISONS
 from results import Results
 
@@ -104,6 +104,24 @@ SECOND_CLAIMS = (
         last_success, of="success at the end",
     ),
 )  # fmt: skip
+THIRD_CLAIMS = (
+    TunedClaim("VSPO's choice of groups by value is better than a random one", "graded-again", "value", "random"),
+    TunedClaim("Damping of VSPO's copies helps", "graded-again", "value and damping", "value"),
+    TunedClaim("VSPO learns more than GRPO where tasks differ in value", "graded-again", "value and damping", "none"),
+    TunedClaim(
+        "More starved starts leave zero with PRS than with a binary reward", "starved-again", "prs", "binary",
+        leaves_zero, of="share of seeds that leave zero",
+    ),
+    TunedClaim(
+        "PRS solves half of the tasks sooner", "starved-again", "prs", "binary",
+        sooner_at_half, of="share of the budget left at .5",
+    ),
+    TunedClaim("PRS learns more from starved starts than a binary reward", "starved-again", "prs", "binary"),
+    Claim(
+        "Trees (Tree-GRPO) need fewer tokens to .8, two hops", "tree-again", "tree-grpo", "plain",
+        tokens_saved, of="thousand tokens, less", worth=1.0,
+    ),
+)  # fmt: skip
 
 
 def tuned(results: Results, comparison: str, arm: str) -> dict[int, Mapping[str, Any]]:
@@ -129,9 +147,9 @@ def sign_flip_p(values: Sequence[float]) -> float:
     return float(np.mean(sums >= abs(sum(values)) - 1e-9))
 
 
-def second_table(results: Results) -> str:
-    """Return the table of the second round's claims."""
-    differences = {claim: claim.differences(results) for claim in SECOND_CLAIMS}
+def table(results: Results, claims: Sequence[Claim]) -> str:
+    """Return the table of a round's claims."""
+    differences = {claim: claim.differences(results) for claim in claims}
     whole = {claim: len(values) == COMPARISONS[claim.comparison].seeds for claim, values in differences.items()}
     # A claim whose seeds are not all there counts in the correction with a p-value of 1, and stays open.
     p_values = [sign_flip_p(values) if whole[claim] else 1.0 for claim, values in differences.items()]
@@ -140,4 +158,4 @@ def second_table(results: Results) -> str:
         claim_row(claim, values, (corrected[claim] if whole[claim] else inf) if len(values) > 1 else None)
         for claim, values in differences.items()
     ]
-    return "\n".join([*heading(len(SECOND_CLAIMS)), *rows])
+    return "\n".join([*heading(len(claims)), *rows])
