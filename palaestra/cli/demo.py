@@ -51,7 +51,7 @@ _EXPLANATION = (
     "does not discover one. 'Cloning successes' imitates, step by step, what has just succeeded: a simpler lesson to "
     "compare with. 'Shuffled rewards' keeps everything but the link between an episode and its reward: three "
     "runs of a third of the steps, since one run drifts where chance takes it. A share of tool use near 0 cannot fall, so "
-    "on average even chance raises it a little: compare with the rise of GRPO."
+    "on average chance alone raises it: compare with the rise of GRPO."
 )
 
 
