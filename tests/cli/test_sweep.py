@@ -204,32 +204,38 @@ def until(condition, seconds=500.0):
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_is_stopped_or_killed_goes_on_without_repeating_what_is_done(model, tmp_path, signal_number):
-    arguments = command(model, tmp_path / "s", over="recipe.loss.epsilon-high=0.28,0.35", seeds="0", steps=40)
+def test_a_sweep_that_is_stopped_and_then_killed_goes_on_without_repeating_what_is_done(model, tmp_path):
+    arguments = command(model, tmp_path / "s", over="recipe.loss.epsilon-high=0.28,0.35", seeds="0", steps=20)
     first, second = (tmp_path / "s" / f"epsilon-high_{value}" / "seed-0" for value in ("0.28", "0.35"))
-    process = start(arguments)
-    try:
-        until(lambda: steps(second) >= 2)
-        working = children(process.pid)
-        os.kill(process.pid, signal_number)
-        said = process.communicate(timeout=300)[0]
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in working), 30)
-    assert (first / "summary.json").exists()
-    assert not (second / "summary.json").exists()
-    if signal_number == signal.SIGINT:
-        assert process.returncode == 130
-        assert "the same command goes on" in said
+
+    def ended_after(taken, signal_number):
+        """Start the command and end it once the second run has taken so many steps; return its status and words."""
+        process = start(arguments)
+        try:
+            until(lambda: steps(second) >= taken)
+            working = children(process.pid)
+            os.kill(process.pid, signal_number)
+            said = process.communicate(timeout=300)[0]
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in working), 30)
+        assert (first / "summary.json").exists()
+        assert not (second / "summary.json").exists()
+        return process.returncode, said
+
+    status, said = ended_after(2, signal.SIGINT)
+    assert status == 130
+    assert "the same command goes on" in said
     finished, before = (first / "summary.json").stat().st_mtime_ns, steps(second)
-    lines = (second / "metrics.jsonl").read_text().splitlines()[: before - 1]
+    status, _ = ended_after(before + 1, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    lines = (second / "metrics.jsonl").read_text().splitlines()[:-1]
     again = start(arguments)
     said = again.communicate(timeout=500)[0]
     assert again.returncode == 0, said
     assert "1 of 2 runs are finished already" in said
     assert (first / "summary.json").stat().st_mtime_ns == finished
     assert "going on after step" in (second / "log.txt").read_text()
-    assert (second / "metrics.jsonl").read_text().splitlines()[: before - 1] == lines
-    assert steps(second) == 40
+    assert (second / "metrics.jsonl").read_text().splitlines()[: len(lines)] == lines
+    assert steps(second) == 20

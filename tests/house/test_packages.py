@@ -35,7 +35,8 @@ def run_in(folder: Path, *command: object) -> tuple[int, str]:
 def test_an_installed_package_registers_its_environments_and_takes_no_id_of_another(
     wheel: Path, tmp_path: Path
 ) -> None:
-    python = bare_python(tmp_path / "venv", wheel, also=["setuptools"])
+    python = bare_python(tmp_path / "venv", also=["setuptools"])
+    install(python, wheel)
     package = shutil.copytree(EXAMPLE, tmp_path / "package")
     install(python, package)
     pyproject = (package / "pyproject.toml").read_text("utf-8").replace('"multiplication"', '"thief"')

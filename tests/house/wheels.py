@@ -18,27 +18,31 @@ def run(*command: object, **options: object) -> str:
     return done.stdout
 
 
-def bare_python(folder: Path, wheel: Path, extras: Iterable[str] = (), also: Iterable[str] = ()) -> Path:
-    """The Python of a virtual environment in which the wheel is installed, with links to what pip would install too,
-    and to the distributions in `also`.
+def bare_python(folder: Path, extras: Iterable[str] = (), also: Iterable[str] = ()) -> Path:
+    """The Python of a virtual environment without palaestra, with links to what pip would install beside it for these
+    extras, and to the distributions in `also`.
 
     The links lead to what is installed beside this very Python, so nothing is fetched and nothing else is seen.
     """
     needed = closure(Requirement(f"palaestra[{','.join(extras)}]")).values()
-    python = linked_python(folder, [*needed, *map(distribution, also)])
-    install(python, wheel)
-    return python
+    return linked_python(folder, [*needed, *map(distribution, also)])
 
 
 def linked_python(folder: Path, distributions: Iterable[Distribution]) -> Path:
     """The Python of a new virtual environment with links to these installed distributions, and without pip."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
-    (place,) = folder.glob("lib/python3.*/site-packages")
+    place = packages_of(folder / "bin" / "python")
     for found in distributions:
         for name in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
             if not (place / name).is_symlink():  # Some distributions share a folder.
                 (place / name).symlink_to(found.locate_file(name))
     return folder / "bin" / "python"
+
+
+def packages_of(python: Path) -> Path:
+    """Where an environment keeps its packages."""
+    (place,) = python.parents[1].glob("lib/python3.*/site-packages")
+    return place
 
 
 def install(python: Path, *what: object) -> None:

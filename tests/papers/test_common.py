@@ -143,12 +143,9 @@ def test_f54_a_game_passes_pettingzoos_own_check():
     parallel_api_test(pettingzoo.make("parallel", "palaestra/negotiation_v0"), num_cycles=20)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "changes"), [("grpo-tcr", {}), ("prs", {"curriculum": True, "format_weight": 0.0})], ids=["tcr", "prs"]
-)
-def test_f56_a_run_that_stopped_goes_on_bit_by_bit_with_a_curriculum_too(recipe, changes, tmp_path):
+def test_f56_a_run_that_stopped_goes_on_bit_by_bit_with_a_curriculum_too(tmp_path):
     model = random_agent(tmp_path / "model")
-    config = going.run_of(model, recipe, eval_tasks=0, steps=2, **changes)
+    config = going.run_of(model, "prs", eval_tasks=0, steps=2, curriculum=True, format_weight=0.0)
     going.on(tmp_path / "whole", config)
     going.on(tmp_path / "parts", config, steps=1)
     going.on(tmp_path / "parts")
@@ -156,6 +153,5 @@ def test_f56_a_run_that_stopped_goes_on_bit_by_bit_with_a_curriculum_too(recipe,
     assert whole == parts
     ends = [going.state(going.step_folder(tmp_path / name, 2)) for name in ("whole", "parts")]
     assert same(*ends)
-    if recipe == "prs":
-        moved = [line["rewards/stage_parsed/mean"] for line in whole[0]]
-        assert moved[0] > moved[1]
+    moved = [line["rewards/stage_parsed/mean"] for line in whole[0]]
+    assert moved[0] > moved[1]
