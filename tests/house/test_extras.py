@@ -16,7 +16,8 @@ from wheels import bare_python, packages_of
 pytestmark = pytest.mark.prove
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-SMALL = ["--steps", "1", "--play.num-prompts", "2", "--eval-tasks", "4", "--cold-start.imitation-gate", "0.01"]
+SHORT = "--cold-start.imitation-gate 0.01 --cold-start.first-gate 5 --cold-start.imitation-decay 5"
+SMALL = [*"--steps 1 --play.num-prompts 2 --eval-tasks 4 --cold-start.demonstrations 200".split(), *SHORT.split()]
 
 
 COMMANDS = """
