@@ -121,3 +121,13 @@ def looked(chromium: Any) -> Iterator[Looked]:
     page.on("console", lambda said: seen.faults.append(said.text) if said.type == "error" else None)
     yield seen
     page.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """An agent's browser, one for all tests of a file."""
+    from palaestra.envs.browser.chromium.browser import ChromiumBrowser
+
+    opened = ChromiumBrowser()
+    yield opened
+    opened.close()

@@ -1,7 +1,6 @@
 """What the mouse and the keyboard do in the real browser, and what a reader sees of text that is placed by style."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,14 +20,6 @@ i.onkeydown = (event) => {
   p.textContent += `${event.key}/${event.code}/${event.keyCode}/${event.shiftKey} `; i.value = '';
 };
 </script>"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[ChromiumBrowser]:
-    """One for all tests of this file."""
-    opened = ChromiumBrowser()
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize(

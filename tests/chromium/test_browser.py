@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,6 @@ from palaestra.envs.browser.site import Pages
 from palaestra.errors import Broken, ToolError, UsageError
 
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("chromium_path")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[ChromiumBrowser]:
-    """The process's one."""
-    opened = ChromiumBrowser()
-    yield opened
-    opened.close()
 
 
 def test_a_service_that_is_gone_is_broken_and_an_address_of_the_agents_is_told() -> None:

@@ -408,10 +408,3 @@ def test_a_library_that_is_missing_deep_inside_names_its_extra(capsys, monkeypat
 
     monkeypatch.setattr("palaestra.cli.eval.run", lacking)
     refused(capsys, f"pip install 'palaestra[{extra}]'", "eval", "two-hop")
-
-
-def test_reading_a_table_without_its_library_names_the_extra(tmp_path):
-    (tmp_path / "tasks.parquet").write_bytes(b"PAR1")
-    done = without("pyarrow", tmp_path, "data", "tasks.parquet")
-    assert done.returncode == 2
-    assert "pip install 'palaestra[data]'" in done.stderr

@@ -16,8 +16,8 @@ from wheels import bare_python, packages_of
 pytestmark = pytest.mark.prove
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-SHORT = "--cold-start.imitation-gate 0.01 --cold-start.first-gate 5 --cold-start.imitation-decay 5"
-SMALL = [*"--steps 1 --play.num-prompts 2 --eval-tasks 4 --cold-start.demonstrations 200".split(), *SHORT.split()]
+SMALL = ["--steps", "1", "--play.num-prompts", "2", "--eval-tasks", "4", "--cold-start.demonstrations", "200"]
+SMALL += [f"--cold-start.{name}" for name in ("imitation-gate=0.01", "first-gate=5", "imitation-decay=5")]
 
 
 COMMANDS = """

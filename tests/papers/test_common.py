@@ -7,7 +7,6 @@ import going
 import gymnasium
 import numpy as np
 import parrot
-import pettingzoo
 import pytest
 import torch
 from batches import same
@@ -15,7 +14,6 @@ from families import random_agent
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
-from pettingzoo.test import parallel_api_test
 from test_token_advantages import spoken
 
 import palaestra
@@ -135,12 +133,6 @@ def test_f53_the_log_probs_of_who_sampled_of_before_the_steps_and_of_now_are_kep
 @pytest.mark.parametrize("name", ["TwoHop", "CodeMath", "SearchQA", "LongQA"])
 def test_f54_an_environment_passes_gymnasiums_own_check(name):
     check_env(gymnasium.make(f"palaestra/{name}-v0").unwrapped)
-
-
-@pytest.mark.filterwarnings("ignore:Observation is not a NumPy array")
-@pytest.mark.filterwarnings("ignore:(Observation|Action) space for each agent probably should be")
-def test_f54_a_game_passes_pettingzoos_own_check():
-    parallel_api_test(pettingzoo.make("parallel", "palaestra/negotiation_v0"), num_cycles=20)
 
 
 def test_f56_a_run_that_stopped_goes_on_bit_by_bit_with_a_curriculum_too(tmp_path):

@@ -23,20 +23,39 @@ def alive(pid):
 
 
 @pytest.mark.prove
-def test_controls_are_the_same_whichever_process_trains_them(tmp_path, monkeypatch):
+def test_controls_are_the_same_whichever_process_trains_them_and_theirs_does_not_outlive_a_failure(
+    tmp_path, monkeypatch
+):
     tokenizer = families.TOKENIZERS["tiny"]
     export(tiny_model(len(tokenizer), layers=1, seed=1), tokenizer, tmp_path)
     small = {"num_prompts": 2, "num_generations": 2, "slots": 4, "max_turn_tokens": 6, "device": "cpu"}
     config = tiny_config("palaestra/TwoHop-v0", steps=3, eval_tasks=2, **small)
-    with Background() as background:
-        background.start(tmp_path, config)
-        elsewhere = [future.result(timeout=300) for _, future in background._waiting]
-        there = [(one.name, one.curve, one.measured.figures()) for one in background.results()]
-        monkeypatch.setattr(background._pool, "submit", lambda *_: Future())
-        background.start(tmp_path, config)
-        here = [(one.name, one.curve, one.measured.figures()) for one in background.results()]
-    assert len(elsewhere) == 4
+    pids, trained = [], []
+
+    def fail_in_the_middle():
+        with Background() as background:
+            background.start(tmp_path, config)
+            assert len([future.result(timeout=300) for _, future in background._waiting]) == 4
+            trained.append(background.results())
+            with monkeypatch.context() as alone:
+                alone.setattr(background._pool, "submit", lambda *_: Future())
+                background.start(tmp_path, config)
+                trained.append(background.results())
+            pids.extend(background._pool._processes)
+            background.start(tmp_path, tiny_config("palaestra/TwoHop-v0", steps=10_000))
+            raise RuntimeError("elsewhere")
+
+    with pytest.raises(RuntimeError, match="elsewhere"):
+        fail_in_the_middle()
+    there, here = ([(one.name, one.curve, one.measured.figures()) for one in results] for results in trained)
     assert here == there
+    assert [control.name for control in trained[0]] == list(CONTROLS)
+    assert [len(control.curve) for control in trained[0]] == [3, 1]
+    assert [control.measured.sampled.samples for control in trained[0]] == [1, 3]
+    for process in multiprocessing.active_children():
+        process.join(60)
+    assert len(pids) == 1
+    assert not alive(pids[0])
 
 
 @pytest.mark.parametrize(
@@ -52,30 +71,3 @@ def test_controls_wait_for_the_end_of_the_run_where_memory_is_too_small_for_both
         assert background.start(tmp_path, tiny_config("palaestra/TwoHop-v0")) is beside
         assert background.results() == [(CONTROLS[0], 1), (CONTROLS[1], 3)]
     assert len(submitted) == (4 if beside else 0)
-
-
-@pytest.mark.prove
-def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_path):
-    tokenizer = families.TOKENIZERS["tiny"]
-    export(tiny_model(len(tokenizer), layers=1, seed=1), tokenizer, tmp_path)
-    small = {"num_prompts": 2, "num_generations": 2, "slots": 4, "max_turn_tokens": 6, "device": "cpu"}
-    config = tiny_config("palaestra/TwoHop-v0", steps=3, eval_tasks=2, **small)
-    pids = []
-
-    def fail_in_the_middle():
-        with Background() as background:
-            background.start(tmp_path, config)
-            results = background.results()
-            assert [control.name for control in results] == list(CONTROLS)
-            assert [len(control.curve) for control in results] == [3, 1]
-            assert [control.measured.sampled.samples for control in results] == [1, 3]
-            pids.extend(background._pool._processes)
-            background.start(tmp_path, tiny_config("palaestra/TwoHop-v0", steps=10_000))
-            raise RuntimeError("elsewhere")
-
-    with pytest.raises(RuntimeError, match="elsewhere"):
-        fail_in_the_middle()
-    for process in multiprocessing.active_children():
-        process.join(60)
-    assert len(pids) == 1
-    assert not alive(pids[0])
