@@ -125,7 +125,7 @@ def _resolve_id(reward: str) -> str:
     try:
         return resolve(reward)
     except UnknownId as error:
-        if error.close_ids or "/" in reward:
+        if error.near_ids or "/" in reward:
             raise
         module, _, function = reward.rpartition(".")
         raise UsageError(
