@@ -57,6 +57,17 @@ def test_an_episode_whose_work_is_done_and_a_seat_are_ended_without_an_answer_to
     assert failed(Pair, UNANSWERED) == failed(Sound, UNANSWERED, demonstrator=adds_with_the_tool) == {}
 
 
+def forgetful(messages, rng, tool_rate=1.0):
+    "Call the tool; the return of the answer was forgotten."
+    return adds_with_the_tool(messages, rng) if messages[-1]["role"] != "tool" else None
+
+
+def test_a_demonstrator_that_returns_no_text_is_named_as_the_fault_and_the_reward_is_not():
+    (said,) = failed(AtTimes, demonstrator=forgetful).values()
+    assert said.startswith("its demonstrator returned None, in the task 'What is ")
+    assert said.endswith("return a text, the agent's whole turn")
+
+
 class Desk(Toolkit):
     """Counts, and is as it was after a snapshot."""
 
