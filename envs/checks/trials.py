@@ -145,7 +145,9 @@ def _reported(rule: TrialRule) -> TrialRule:
         except Exception as error:  # The author's code may raise anything.
             raise EnvironmentDefect(f"its demonstrator raised {type(error).__name__}: {error}, {where}") from error
         if not isinstance(turn, str):
-            raise EnvironmentDefect(f"its demonstrator returned {turn!r}, {where}; return a text, the agent's whole turn")
+            raise EnvironmentDefect(
+                f"its demonstrator returned {turn!r}, {where}; return the agent's whole turn, a text"
+            )
         return turn
 
     return play

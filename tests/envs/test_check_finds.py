@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from functools import partial
 from typing import ClassVar
 
 import flawed
@@ -13,6 +14,7 @@ from palaestra.cli import main as command
 from palaestra.envs import Toolkit, tool
 from palaestra.envs.checks import holdups
 from palaestra.envs.checks.findings import CheckFinding
+from palaestra.envs.rewards.progressive import RewardStage, StagedReward, parsed_calls
 
 ESCAPE, UNANSWERED, BRANCHES = "crashing is no escape", "unanswered episodes are scored", "branches go on alike"
 adds = flawed.adds
@@ -65,7 +67,34 @@ def forgetful(messages, rng, tool_rate=1.0):
 def test_a_demonstrator_that_returns_no_text_is_named_as_the_fault_and_the_reward_is_not():
     (said,) = failed(AtTimes, demonstrator=forgetful).values()
     assert said.startswith("its demonstrator returned None, in the task 'What is ")
-    assert said.endswith("return a text, the agent's whole turn")
+    assert said.endswith("return the agent's whole turn, a text")
+
+
+def paid_in_stages(required):
+    calls = RewardStage("parsed", partial(parsed_calls, required=required), weight=0.3)
+    return StagedReward(calls, RewardStage("success", flawed.Sound().reward, weight=0.7))
+
+
+class PaidForNothing(Sound):
+    reward = paid_in_stages(required=False)
+
+
+class PaidForCalls(Sound):
+    reward = paid_in_stages(required=True)
+
+
+class PaidAsDeclared(PaidForNothing):
+    ceiling = 0.3
+
+
+def test_a_reward_for_doing_nothing_is_noted_unless_a_ceiling_declares_it():
+    (noted,) = findings(PaidForNothing, "cheats fail")
+    assert noted.passed
+    assert noted.message.startswith("an episode without a call and without an answer is paid 0.3, ")
+    assert [found.message for cls in (PaidForCalls, PaidAsDeclared) for found in findings(cls, "cheats fail")] == [
+        "",
+        "",
+    ]
 
 
 class Desk(Toolkit):
