@@ -204,13 +204,19 @@ def demonstrator_succeeds(subject: Subject) -> None:
         raise Skipped("no demonstrator is registered, so no tool was called in earnest")
     for chair in subject.chairs():
         if chair.seat is None:
-            ends = list(demonstrated(subject, chair, subject.demonstrator))
+            with tool_checks.warned() as warnings:
+                ends = list(demonstrated(subject, chair, subject.demonstrator))
+            for event in ends:
+                tool_checks.require_texts(chair, event.attempt.calls if event.attempt else ())
             if not ends:
                 raise Skipped("its demonstrator does not know these tasks, so nothing shows that they can be solved")
             rate = float(np.mean([event.parts["success"] for event in ends]))
             worst = min(ends, key=lambda event: event.parts["success"])
             message = f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}"
-            require(rate >= DEMONSTRATED, f"{message}; {_how_it_ended(worst)}")
+            faults = [said for record in warnings if (said := tool_checks.raised(record, "a tool that it called"))]
+            require(rate >= DEMONSTRATED, "; ".join([message, *faults, _how_it_ended(worst)]))
+            if faults:
+                raise Noted("; ".join(faults))
             continue
         for number in range(MIN_EPISODES):
             event = chair.play_by(subject.demonstrator, number, number)

@@ -11,10 +11,11 @@ from checked import failed, findings
 from flawed import Pair, Sound, takes
 
 from palaestra.cli import main as command
-from palaestra.envs import Toolkit, tool
+from palaestra.envs import ToolError, Toolkit, tool
 from palaestra.envs.checks import holdups
 from palaestra.envs.checks.findings import CheckFinding
 from palaestra.envs.rewards.progressive import RewardStage, StagedReward, parsed_calls
+from palaestra.formats import ParsedCall, hermes
 
 ESCAPE, UNANSWERED, BRANCHES = "crashing is no escape", "unanswered episodes are scored", "branches go on alike"
 adds = flawed.adds
@@ -95,6 +96,45 @@ def test_a_reward_for_doing_nothing_is_noted_unless_a_ceiling_declares_it():
         "",
         "",
     ]
+
+
+class Weighed(Sound):
+    """Its tool works for a name alone, which no check knows."""
+
+    @tool
+    def look(self, text: str) -> str:
+        "See the text."
+        if not text.startswith("What is "):
+            raise ToolError("there is no such text")
+        return self.seen(text)
+
+    def reward(self, attempt):
+        return float(attempt.calls[0].status == "ok" and super().reward(attempt)) if attempt.calls else 0.0
+
+
+class Forgetful(Weighed):
+    def seen(self, text):
+        pass
+
+
+class Slipping(Weighed):
+    def seen(self, text):
+        return text["key"]
+
+
+def looks_for_the_task(messages, rng, tool_rate=1.0):
+    if messages[-1]["role"] == "tool":
+        return adds(messages[:-1], rng)
+    return hermes.render([ParsedCall("look", {"text": messages[-1]["content"]})])
+
+
+def test_what_a_tool_does_wrong_where_only_the_demonstrator_reaches_is_told_at_its_line():
+    look = looks_for_the_task
+    (said,) = failed(Forgetful, demonstrator=look).values()
+    assert said.startswith("the tool 'look' is annotated -> str and returned nothing")
+    (said,) = failed(Slipping, "demonstrator succeeds", demonstrator=look).values()
+    assert "a tool that it called raised TypeError: string indices must be integers" in said
+    assert f"({__file__}, line {Slipping.seen.__code__.co_firstlineno + 1}, in seen)" in said
 
 
 class Desk(Toolkit):
