@@ -7,7 +7,6 @@ shows.
 """
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -90,8 +89,8 @@ def tool_schemas(subject: Subject) -> None:
     """Require that every tool of every seat has a description, a name that models can call, and typed parameters."""
     with subject.opened() as machine:
         for seat, offer in machine.spec.offers.items():
-            for schema in json.loads(offer.described):
-                require_told(schema, "" if seat is None else f" of {seat}")
+            for tool in offer.table.values():
+                require_told(tool, "" if seat is None else f" of {seat}")
 
 
 def determinism(subject: Subject) -> None:

@@ -11,7 +11,7 @@ from checked import failed, findings
 from flawed import Pair, Sound, takes
 
 from palaestra.cli import main as command
-from palaestra.envs import ToolError, Toolkit, tool
+from palaestra.envs import TextEnv, ToolError, Toolkit, tool
 from palaestra.envs.checks import holdups
 from palaestra.envs.checks.findings import CheckFinding
 from palaestra.envs.rewards.progressive import RewardStage, StagedReward, parsed_calls
@@ -135,6 +135,56 @@ def test_what_a_tool_does_wrong_where_only_the_demonstrator_reaches_is_told_at_i
     (said,) = failed(Slipping, "demonstrator succeeds", demonstrator=look).values()
     assert "a tool that it called raised TypeError: string indices must be integers" in said
     assert f"({__file__}, line {Slipping.seen.__code__.co_firstlineno + 1}, in seen)" in said
+
+
+class Misdescribed(Sound):
+    @tool
+    def look(self, text: str) -> str:
+        """See the text.
+
+        Args:
+            txt: what to look at.
+        """
+        return text
+
+
+def test_a_docstring_that_describes_another_parameter_than_the_tool_takes_is_told():
+    ((name, said),) = failed(Misdescribed).items()
+    assert name == "tool schemas"
+    assert said.startswith("the docstring of tool 'look' describes the parameter 'txt', ")
+    assert said.endswith("did you mean 'text'?")
+
+
+class Item:
+    pass
+
+
+class Worded:
+    def __str__(self):
+        return "two bolts"
+
+
+class Handing(Sound):
+    made: type = Item
+
+    @tool
+    def look(self, text: str):
+        "See the text."
+        return [self.made()]
+
+
+class HandingWords(Handing):
+    made = Worded
+
+
+def test_an_object_without_a_text_of_its_own_is_refused_and_not_shown_with_its_address():
+    (said,) = failed(Handing).values()
+    assert said.startswith("tool 'look' returned list: <")
+    assert "Item object at 0x" in said
+    assert "has no text that an agent could read; expected text" in said
+    env = TextEnv(HandingWords())
+    env.reset(seed=0)
+    assert env.step(env.call("look", text="a"))[0] == '["two bolts"]'
 
 
 class Desk(Toolkit):
