@@ -55,9 +55,9 @@ def crashing_is_no_escape(subject: Subject) -> None:
             kinds = tuple(f"Error: {type(r.exc_info[1]).__name__}" for r in warnings if r.exc_info)
             answered = not all(call.status is Status.TOOL_ERROR and call.text.startswith(kinds) for call in seat_calls)
             for record in warnings:
-                if said := raised(record, f"the tool {name!r}{chair.of}"):
-                    notes.append(said)
-                    require(answered, f"no call of this check was answered: {said}")
+                if fault := raised(record, f"the tool {name!r}{chair.of}"):
+                    notes.append(fault)
+                    require(answered, f"no call of this check was answered: {fault}")
                 require("did not close" not in record.msg, record.getMessage())
     if notes:
         raise Noted("; ".join(dict.fromkeys(notes)))

@@ -187,13 +187,13 @@ def configs_around(model: str) -> Iterator[RunConfig]:
 def options_changed(model: str, env_id: str, options: Mapping[str, Any]) -> str:
     """Return a note if a model's run trained it in this environment with other options; "" if it did not."""
     beside = (FORMAT, "split")
-    named = {key: value for key, value in options.items() if key not in beside}
+    present = {key: value for key, value in options.items() if key not in beside}
     for config in configs_around(model):
         if isinstance(config, GRPOConfig) and config.env.env_id.rpartition(":")[2] == env_id.rpartition(":")[2]:
             trained = {key: value for key, value in config.env.options.items() if key not in beside}
-            then, now = (" ".join(as_pair(*pair) for pair in each.items()) or "none" for each in (trained, named))
+            then, now = (" ".join(as_pair(*pair) for pair in each.items()) or "none" for each in (trained, present))
             differ = f"{model} was trained with other --env-options: {then}; here they are {now}"
-            return differ if trained != named else ""
+            return differ if trained != present else ""
     return ""
 
 
