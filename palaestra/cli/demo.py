@@ -49,8 +49,9 @@ _EXPLANATION = (
     "What kind of learning this is: the demonstrations already show how to use the tool, but mostly show guessing. "
     "GRPO finds that using the tool pays, and does it every time. It selects and polishes a skill that is there; it "
     "does not discover one. 'Cloning successes' imitates, step by step, what has just succeeded: a simpler lesson to "
-    "compare with. 'Shuffled rewards' keeps everything but the link between an episode and its reward: three "
-    "runs of a third of the steps, since one run drifts where chance takes it; together they should not rise."
+    "compare with. 'Shuffled rewards' keeps everything but the link between an episode and its reward: three runs of a "
+    "third of the steps, since one run drifts where chance takes it. A share of tool use near 0 cannot fall, so on "
+    "average chance alone raises it: compare with the rise of GRPO."
 )
 
 
