@@ -147,11 +147,11 @@ def _locked_folder() -> tuple[Path, IO[str]]:
             shutil.rmtree(lock.parent, ignore_errors=True)
     root = Path(tempfile.mkdtemp(prefix=_PREFIX))
     unlocked = root / "lock.new"
-    own = unlocked.open("w", encoding="utf-8")
+    lock_file = unlocked.open("w", encoding="utf-8")
     with suppress(OSError):  # A file system without locks: then the folder is never removed by others.
-        fcntl.flock(own, fcntl.LOCK_EX)
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         unlocked.rename(root / "lock")
-    return root, own
+    return root, lock_file
 
 
 def _stop(watch: Watch, root: Path, lock: IO[str]) -> None:
