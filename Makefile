@@ -16,7 +16,7 @@ export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two targets may both install
-.PHONY: help setup demo demo-real test test-browser test-deepspeed test-docker test-interop test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-eval bench-judge bench-plan results bench-sandbox bench-train bench-web study examples docs pictures clean
+.PHONY: help setup demo demo-real test test-browser test-deepspeed test-docker test-interop test-vllm prove check bench-async bench-critiques bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-eval bench-harness bench-judge bench-plan results bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,12 @@ bench-gpu: with-lora,quantized  ## attention, learning, whole steps with vLLM, a
 
 bench-async: setup  ## playing ahead of the learner, against play and learning by turns
 	@$(PY) benchmarks/asynchronous.py
+
+bench-critiques: setup  ## second attempts of SmolLM2 after critiques, ten minutes; START=FOLDER: a model that mostly guesses
+	@$(PY) benchmarks/critiques.py $(or $(START),runs/demo/start)
+
+bench-harness: with-endpoint,serve  ## CPU of a turn of a harness, beside the ordinary path and the client alone
+	@$(PY) benchmarks/harness.py
 
 bench-judge: with-endpoint,serve  ## a step of training with a judge that answers after 100 ms, beside one without
 	@$(PY) benchmarks/judge.py

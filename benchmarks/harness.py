@@ -1,4 +1,4 @@
-"""What a turn of a harness costs this process beside the ordinary path: `python benchmarks/harness.py`
+"""What a turn of a harness costs this process beside the ordinary path: `make bench-harness`
 
 Three sides play in turn: TwoHop as it is (`ordinary`); TwoHop by a loop over HTTP with a client of a few lines
 (`harness`); and that client alone, with as many requests of the same size, against a server in a process of its own

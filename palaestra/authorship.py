@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from traceback import walk_tb
 from types import FrameType
+from typing import Any
 
 _OURS = frozenset({"palaestra", "gymnasium", "pettingzoo", *sys.stdlib_module_names})
 _INSTALLED = ("site-packages", "dist-packages")
@@ -40,6 +41,12 @@ def foreign_line(error: BaseException) -> SourceLine | None:
     return authors_line(error) or next(iter(_foreign(error)), None)
 
 
+def function_name(function: Any) -> str:
+    """Return module and name of a function, or of the one that a `partial` calls."""
+    function = getattr(function, "func", function)
+    return f"{function.__module__}:{getattr(function, '__qualname__', function)}"
+
+
 def _foreign(error: BaseException) -> list[SourceLine]:
     """Return the lines of the traceback that are in foreign code (`_is_foreign`), innermost first."""
     passed = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_foreign(frame)]
@@ -53,4 +60,4 @@ def _is_foreign(frame: FrameType) -> bool:
 
 
 def _is_installed(line: SourceLine) -> bool:
-    return any(part in line.file for part in _INSTALLED)
+    return any(part in line.file for part in _INSTALLED) or line.file.endswith(".pyx")  # A compiled one has no folder.

@@ -42,8 +42,8 @@ class UnknownId(UsageError):
         names = {plain_name(known_id): known_id for known_id in known_ids}
         same = [known_id for known_id in known_ids if plain_name(known_id) == plain_name(env_id)]
         near = [names[name] for name in get_close_matches(plain_name(env_id), names, n=3, cutoff=0.75)]
-        close = same or near or get_close_matches(env_id, known_ids, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known_ids)}"
+        self.near_ids = same or near or get_close_matches(env_id, known_ids, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(self.near_ids)}?" if self.near_ids else f"known ids: {', '.join(known_ids)}"
         note = "(an id of your own exists once the module that registers it is imported"
         form = "" if ":" in env_id else f"; its name goes before the id: MODULE:{env_id}"
         super().__init__(f"no environment is registered as {env_id!r}; {hint} {note}{form})")

@@ -84,10 +84,13 @@ def refuse_unknown(env_id: str, creator: Any, names: Iterable[str]) -> None:
 
 
 def refuse_mistyped(env_id: str, creator: Any, options: Mapping[str, Any]) -> None:
-    """Raise a UsageError for a text in place of a boolean: any text, "no" and "FALSE" too, counts as true."""
+    """Raise a UsageError for a text in place of a boolean or a number. Any text, "no" and "FALSE" too, would count as
+    true."""
+    kinds = {bool: "true or false", int: "a whole number", float: "a number"}
     for name, parameter in _parameters(creator).items():
-        if parameter.annotation is bool and isinstance(options.get(name), str):
-            raise UsageError(f"{env_id}: the option {name} is {options[name]!r}; expected true or false")
+        expected = next((text for kind, text in kinds.items() if parameter.annotation is kind), "")
+        if expected and isinstance(options.get(name), str):
+            raise UsageError(f"{env_id}: the option {name} is {options[name]!r}; expected {expected}")
 
 
 def _parameters(creator: Any) -> dict[str, Parameter]:

@@ -171,6 +171,3 @@ class TrainedEngine(Engine, Protocol):
 
     def reclaim(self) -> None:
         """Allocate again the memory that `release` freed."""
-
-    def health(self) -> str:
-        """Return the engine's fault within a few seconds, or "" if it works."""

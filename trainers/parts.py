@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -21,6 +22,17 @@ from palaestra.errors import ConfigError, UsageError
 from palaestra.registry import load_author
 
 ENTRY_POINTS = "palaestra.parts"
+ARGUMENTS = {
+    "sampler": ("env", "task_count", "groups", "seed"),
+    "shaping": ("episode",),
+    "judge": ("episode",),
+    "advantage": ("batch", "scores"),
+    "loss": ("logprobs_S", "old_S", "advantages_S", "row_S"),
+    "correction": ("log_ratio_S", "row_S"),
+    "kl_estimator": ("logprobs", "reference"),
+    "aggregation": ("lengths", "longest"),
+}
+"""Arguments of the call of a part, by its kind (`config.part_protocols`). They are passed by their place."""
 Load = Callable[[str, str], Any]
 """Returns the part of a name `module:name` and a kind, such as "advantage"."""
 
@@ -116,6 +128,24 @@ def check_part(table: Mapping[str, Any], value: Any, kind: str) -> None:
     kinds = tuple(part for part in table.values() if isinstance(part, type))
     if not isinstance(value, kinds) and not callable(value) and (not isinstance(value, str) or value not in table):
         raise ConfigError(f"{kind} is {value!r}; expected one of {', '.join(table)}, or a function of your own")
+    if kind in ARGUMENTS and callable(value) and not isinstance(value, (UnloadedPart, *kinds)):
+        _check_arguments(value, kind)
+
+
+def _check_arguments(part: Any, kind: str) -> None:
+    """Raise `ConfigError` if a part cannot be called as parts of its kind are. A part without a signature passes."""
+    try:
+        expected = signature(part)
+    except (TypeError, ValueError):
+        return
+    try:
+        expected.bind(*ARGUMENTS[kind])
+    except TypeError as error:
+        name = getattr(part, "__qualname__", type(part).__qualname__)
+        raise ConfigError(
+            f"{kind} is {name}{expected}, which cannot be called with {len(ARGUMENTS[kind])} arguments ({error}); "
+            f"expected the arguments ({', '.join(ARGUMENTS[kind])})"
+        ) from error
 
 
 def registered_parts(kind: str) -> dict[str, EntryPoint]:

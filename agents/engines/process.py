@@ -161,13 +161,6 @@ class ProcessEngine:
         """Return the size of the child's cache in bytes."""
         return int(self._call("cache_bytes"))
 
-    def health(self) -> str:
-        """Return why the engine does not work, or "" if it works. The child must answer within 10 seconds."""
-        try:
-            return str(self._call("health", deadline=min(self._deadline, 10.0)))
-        except PalaestraError as error:
-            return str(error)
-
     def close(self) -> None:
         """End the child and remove its files."""
         self._end()
@@ -267,23 +260,23 @@ class ProcessEngine:
                 self._deaths = 0
         return None
 
-    def _ask(self, *message: Any, deadline: float | None = None) -> Any:
+    def _ask(self, *message: Any) -> Any:
         """Send a command to the child, wait for the answer, and return its value."""
         self._send(*message)
-        until = time.monotonic() + (deadline or self._deadline)
+        until = time.monotonic() + self._deadline
         while (remaining_seconds := until - time.monotonic()) > 0:
             answer = self._listen(min(remaining_seconds, 1.0))
             if answer is not None:
                 return answer[1]
             if message[0] == "pause":  # While it waits for turns, the child sends heartbeats.
-                until = self._received_at + (deadline or self._deadline)
-        raise EngineLost(f"the engine's process did not answer {message[0]!r} in {deadline or self._deadline:.0f} s")
+                until = self._received_at + self._deadline
+        raise EngineLost(f"the engine's process did not answer {message[0]!r} in {self._deadline:.0f} s")
 
-    def _call(self, *message: Any, deadline: float | None = None) -> Any:
+    def _call(self, *message: Any) -> Any:
         """Do the same as `_ask`, but if the child crashes, send the command to a new child."""
         while True:
             try:
-                return self._ask(*message, deadline=deadline)
+                return self._ask(*message)
             except _Died:
                 self._restart()
 

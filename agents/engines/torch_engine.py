@@ -171,10 +171,6 @@ class TorchEngine(CacheScheduler):
         """Allow sampling after `release`. The cache grows again when rows need it."""
         self.released = False
 
-    def health(self) -> str:
-        """Return "": a model in this process cannot be unreachable, and its other errors are raised by `poll`."""
-        return ""
-
     def close(self) -> None:
         """Do nothing: Python frees the memory with the object."""
 

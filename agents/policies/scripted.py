@@ -6,6 +6,7 @@ from itertools import count
 import numpy as np
 
 from palaestra import formats
+from palaestra.authorship import function_name
 from palaestra.episode import Message
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, Request
@@ -41,7 +42,8 @@ class ScriptedPolicy:
         ticket = next(self._tickets)
         answer = self.turn(request)
         if not isinstance(answer, str):
-            raise UsageError(f"the rule of a ScriptedPolicy returned {answer!r}; expected str, the agent's whole turn")
+            rule = self._rules.get(request.start.env) or self._rules[""]
+            raise UsageError(f"{function_name(rule)} returned {answer!r}; expected str, the agent's whole turn")
         self._answers[ticket] = formats.translate(answer, self._format, request.tools)
         return ticket
 

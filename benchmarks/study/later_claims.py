@@ -117,6 +117,7 @@ THIRD_CLAIMS = (
         sooner_at_half, of="share of the budget left at .5",
     ),
     TunedClaim("PRS learns more from starved starts than a binary reward", "starved-again", "prs", "binary"),
+    TunedClaim("An upper bound of .35 is better than .20", "bounds-again", "0.35", "0.20"),
     Claim(
         "Trees (Tree-GRPO) need fewer tokens to .8, two hops", "tree-again", "tree-grpo", "plain",
         tokens_saved, of="thousand tokens, less", worth=1.0,

@@ -142,6 +142,7 @@ SHOWN = {
     "bounds": _CLIP,
     "graded-again": ["optimizer steps", "dead groups", "copies a step", "useful tokens", "entropy, last 5"],
     "starved-again": ["left zero", *_STAGED],
+    "bounds-again": _CLIP,
     "tree-again": _TREE,
     "thinking": ["calls, before", "calls, after", "entropy, last 5", "tokens an episode, last 5", "dead groups"],
 }

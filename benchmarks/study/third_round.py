@@ -3,7 +3,9 @@
 Settings are those of the earlier rounds. Each arm has one learning rate: that with the higher mean AUC in the second
 round, so that no run chooses for itself. The contrasts are `THIRD_CLAIMS`, corrected among themselves, and open until
 all their seeds are there. Their number was set from the spread of the earlier rounds, for effects as large as those
-seen there; it was fixed before the first run. Seeds are 400 and up, and no pilot was made.
+seen there; it was fixed before the first run. Seeds are 400 and up, and no pilot was made. `bounds-again` was added
+when half of `graded-again` had run, before any run of its own: the second round's three contrasts of neighbouring
+bounds each showed less than .05, and this one asks for both ends.
 """
 
 from dataclasses import replace
@@ -28,5 +30,6 @@ COMPARISONS = {
         ("none, lr 2e-03", "random, lr 2e-03", "value, lr 2e-03", "value and damping, lr 2e-03"),
     ),
     "starved-again": again(second_round.COMPARISONS["starved"], 40, ("binary, lr 5e-04", "prs, lr 5e-04")),
+    "bounds-again": again(second_round.COMPARISONS["bounds"], 30, ("0.20, lr 1e-03", "0.35, lr 1e-03")),
     "tree-again": again(tree_arms.COMPARISONS["tree-two-hop"], 20, ("plain", "tree-grpo")),
 }

@@ -11,6 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 from palaestra import formats
+from palaestra.authorship import function_name
 from palaestra.envs.core.machine import Machine, MachineReply
 from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.running.work import Pending
@@ -102,7 +103,7 @@ def spoken(rule: SeatRule, machine: Machine, seat: Seat, start: Start) -> str:
     messages = machine.state.seats[seat].messages
     text: object = rule(messages.copy(), seat_rng(seat, start, len(messages)))
     if not isinstance(text, str):
-        raise EnvironmentDefect(f"the demonstrator of {seat} returned {text!r}; expected str")
+        raise EnvironmentDefect(f"{function_name(rule)} returned {text!r}; expected str, the agent's whole turn")
     return formats.translate(text, machine.spec.author.format, machine.spec.offers[seat].schemas)
 
 

@@ -223,8 +223,9 @@ def _planted(env: CheatSeat, messages: Sequence[Message]) -> str | None:
     return dressed("It is done.\u200b " + FLATTERY.replace("\n", "\u2028"))
 
 
+DO_NOTHING = "do nothing"
 CHEATS: Mapping[str, Cheat] = {
-    "do nothing": lambda env, messages: None,
+    DO_NOTHING: lambda env, messages: None,
     "empty answer": says(""),
     "repeat the question": lambda env, messages: question(messages),
     "claim success": says("correct"),

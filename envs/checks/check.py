@@ -7,7 +7,6 @@ shows.
 """
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -90,8 +89,8 @@ def tool_schemas(subject: Subject) -> None:
     """Require that every tool of every seat has a description, a name that models can call, and typed parameters."""
     with subject.opened() as machine:
         for seat, offer in machine.spec.offers.items():
-            for schema in json.loads(offer.described):
-                require_told(schema, "" if seat is None else f" of {seat}")
+            for tool in offer.table.values():
+                require_told(tool, "" if seat is None else f" of {seat}")
 
 
 def determinism(subject: Subject) -> None:
@@ -204,13 +203,19 @@ def demonstrator_succeeds(subject: Subject) -> None:
         raise Skipped("no demonstrator is registered, so no tool was called in earnest")
     for chair in subject.chairs():
         if chair.seat is None:
-            ends = list(demonstrated(subject, chair, subject.demonstrator))
+            with tool_checks.warned() as warnings:
+                ends = list(demonstrated(subject, chair, subject.demonstrator))
+            for event in ends:
+                tool_checks.require_texts(chair, event.attempt.calls if event.attempt else ())
             if not ends:
                 raise Skipped("its demonstrator does not know these tasks, so nothing shows that they can be solved")
             rate = float(np.mean([event.parts["success"] for event in ends]))
             worst = min(ends, key=lambda event: event.parts["success"])
             message = f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}"
-            require(rate >= DEMONSTRATED, f"{message}; {_how_it_ended(worst)}")
+            faults = list(filter(None, (tool_checks.raised(record, "a tool that it called") for record in warnings)))
+            require(rate >= DEMONSTRATED, "; ".join([message, *faults, _how_it_ended(worst)]))
+            if faults:
+                raise Noted("; ".join(faults))
             continue
         for number in range(MIN_EPISODES):
             event = chair.play_by(subject.demonstrator, number, number)

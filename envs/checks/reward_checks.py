@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.envs.checks import at_once
 from palaestra.envs.checks.afresh import RecomputedReward, recomputed, recorded
 from palaestra.envs.checks.at_once import alone, is_spared, play_cheats, unanswered, without_an_answer
-from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, dressed, hedged, says
+from palaestra.envs.checks.cheats import CHEATS, DO_NOTHING, arguments, common_answer, dressed, hedged, says
 from palaestra.envs.checks.findings import Noted, difference, require
 from palaestra.envs.checks.trials import EPISODES, MIN_EPISODES, Chair, Subject, require_unbroken
 from palaestra.episode import Ending, Event
@@ -113,10 +113,20 @@ def _unanswered(plays: Callable[[], Event]) -> Event:
 
 
 def cheats_fail(subject: Subject) -> None:
-    """Require that no cheat succeeds more often than the declared `chance`, or is paid more than the `ceiling`."""
+    """Require that no cheat succeeds more often than the declared `chance`, or is paid more than the `ceiling`.
+
+    A reward for doing nothing is noted if no ceiling is declared.
+    """
+    notes = []
     for chair in subject.chairs():
         for name, results in play_cheats(subject, chair, CHEATS):
             _require_little(chair, name, results)
+            paid = max((reward for won, reward in results if not won), default=0.0)
+            if name == DO_NOTHING and paid > 0 and chair.declared("ceiling", None) is None:
+                notes.append(f"an episode{chair.of} without a call and without an answer is paid {paid:g}")
+    if notes:
+        fix = "ask for a call, in a stage with partial(parsed_calls, required=True), or declare a ceiling"
+        raise Noted(f"{'; '.join(notes)}, and an agent may be content with that; {fix}")
 
 
 def constant_answers_fail(subject: Subject) -> None:

@@ -6,15 +6,17 @@ values of a setting (`envs.core.declared`), and errors that a decorator raises w
 (`envs.core.tool`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import Any
 
 from palaestra.envs.checks.findings import Unmet, require
-from palaestra.envs.core.signature import inner_function
+from palaestra.envs.core.signature import inner_function, read_docstring
 from palaestra.envs.core.spec import Spec
+from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import tools_of
+from palaestra.errors import did_you_mean
 
 RESEMBLES = 0.8
 """Similarity of two names, from 0 to 1, from which on one is taken for the other misspelt."""
@@ -50,13 +52,21 @@ def require_given(spec: Spec) -> None:
         )
 
 
-def require_told(schema: Mapping[str, Any], whose: str) -> None:
-    """Require that the tool has a description, a name that every model can call, and types for its parameters."""
-    name = schema["function"]["name"]
+def require_told(offered: Tool, whose: str) -> None:
+    """Require that the tool has a description, a name that every model can call, and types for its parameters, and that
+    its docstring describes no other parameters."""
+    schema, name = offered.schema, offered.name
     tool = f"tool {name!r}{whose}"
     require(schema["function"]["description"], f"{tool} has no description; write a docstring, the agent reads it")
+    takes = schema["function"]["parameters"]["properties"]
+    for described in read_docstring(offered.function.__doc__)[1]:
+        require(
+            described in takes,
+            f"the docstring of {tool} describes the parameter {described!r}, which it does not take"
+            f"{did_you_mean(described, takes)}",
+        )
     require(name.isidentifier(), f"tool name {name!r}{whose} is no identifier; not every model can call it")
-    for parameter, description in schema["function"]["parameters"]["properties"].items():
+    for parameter, description in takes.items():
         require(
             set(description) - {"default"},
             f"the parameter {parameter!r} of {tool} takes anything, so the agent is told nothing of it; write a type "

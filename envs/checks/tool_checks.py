@@ -6,7 +6,7 @@ Left out: time that they take (`holdups`), and state that they leave behind for 
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from logging.handlers import BufferingHandler
 from math import inf
@@ -31,9 +31,8 @@ def crashing_is_no_escape(subject: Subject) -> None:
     for chair in subject.chairs():
         chair.let_last(subject.slow)  # Then all calls are in one episode, unless it ends.
         for schema in chair.schemas:
-            table = chair.spec.offers[chair.seat].table
             name, seat_calls = schema["function"]["name"], list[Call]()
-            with _warned() as warned:
+            with warned() as warnings:
                 until = time.monotonic() + (trials.CHEAT_SECONDS if subject.slow else inf)
                 for values in crashing_calls(schema):
                     if time.monotonic() > until and len(seat_calls) >= trials.MIN_EPISODES:
@@ -51,32 +50,44 @@ def crashing_is_no_escape(subject: Subject) -> None:
                     seat_calls += chair.machine.state.seats[chair.seat].calls[-1:]
                 if not subject.slow:
                     chair.machine.discard()
-            require(
-                not any(
-                    call.status is Status.OK and call.text == "null" not in call.arguments.values()
-                    for call in seat_calls
-                )
-                or get_type_hints(table[name].function).get("return") is not str,
-                f"the tool {name!r}{chair.of} is annotated -> str and returned nothing, so the agent reads null; "
-                "return a text",
-            )
+            require_texts(chair, seat_calls)
             # A ToolError is an answer. Any other exception is logged once, and named by its class in every result.
-            kinds = tuple(f"Error: {type(r.exc_info[1]).__name__}" for r in warned if r.exc_info)
+            kinds = tuple(f"Error: {type(r.exc_info[1]).__name__}" for r in warnings if r.exc_info)
             answered = not all(call.status is Status.TOOL_ERROR and call.text.startswith(kinds) for call in seat_calls)
-            for record in warned:
-                if (error := record.exc_info and record.exc_info[1]) is not None:
-                    place = foreign_line(error)
-                    message = f"the tool {name!r}{chair.of} raised {type(error).__name__}: {error!s:.80} ({place})"
-                    advice = advice_on(error, "raise ToolError with words that help it")
-                    notes.append(f"{message}, and the agent is told so; {advice}")
-                    require(answered, f"no call of this check was answered: {notes[-1]}")
+            for record in warnings:
+                if fault := raised(record, f"the tool {name!r}{chair.of}"):
+                    notes.append(fault)
+                    require(answered, f"no call of this check was answered: {fault}")
                 require("did not close" not in record.msg, record.getMessage())
     if notes:
         raise Noted("; ".join(dict.fromkeys(notes)))
 
 
+def require_texts(chair: Chair, calls: Iterable[Call]) -> None:
+    """Require that a tool whose result is annotated as a text returned one in these calls."""
+    table = chair.spec.offers[chair.seat].table
+    for call in calls:
+        called = table.get(call.name)  # A harness brings tools of its own.
+        if called is not None and call.status is Status.OK and call.text == "null" not in call.arguments.values():
+            require(
+                get_type_hints(called.function).get("return") is not str,
+                f"the tool {call.name!r}{chair.of} is annotated -> str and returned nothing, so the agent reads null; "
+                "return a text",
+            )
+
+
+def raised(record: logging.LogRecord, tool: str) -> str:
+    """Describe the exception of a tool that a warning holds, with the author's line; "" if it holds none."""
+    error = record.exc_info and record.exc_info[1]
+    if error is None:
+        return ""
+    advice = advice_on(error, "raise ToolError with words that help it")
+    what = f"{tool} raised {type(error).__name__}: {error!s:.80} ({foreign_line(error)})"
+    return f"{what}, and the agent is told so; {advice}"
+
+
 @contextmanager
-def _warned() -> Iterator[list[logging.LogRecord]]:
+def warned() -> Iterator[list[logging.LogRecord]]:
     """Collect the warnings about failing tools and toolkits in this block, including those that are logged only
     once."""
     log, handler = logging.getLogger("palaestra.envs"), BufferingHandler(sys.maxsize)

@@ -135,17 +135,20 @@ def _reported(rule: TrialRule) -> TrialRule:
     """Return a demonstrator whose exceptions say that they are its own, and what it saw."""
 
     def play(messages: Sequence[Message], rng: np.random.Generator) -> str:
+        texts = {str(message["role"]): str(message["content"]) for message in reversed(messages)}
+        task, last = texts.get("user", "")[:100], str(messages[-1]["content"])[:300]
+        where = f"in the task {task!r}, after the message {last!r}"
         try:
-            return rule(messages, rng)
+            turn: object = rule(messages, rng)
         except (UnknownTask, MissingExtra):
             raise
         except Exception as error:  # The author's code may raise anything.
-            texts = {str(message["role"]): str(message["content"]) for message in reversed(messages)}
-            task, last = texts.get("user", "")[:100], str(messages[-1]["content"])[:300]
+            raise EnvironmentDefect(f"its demonstrator raised {type(error).__name__}: {error}, {where}") from error
+        if not isinstance(turn, str):
             raise EnvironmentDefect(
-                f"its demonstrator raised {type(error).__name__}: {error}, in the task {task!r}, after the message "
-                f"{last!r}"
-            ) from error
+                f"its demonstrator returned {turn!r}, {where}; return the agent's whole turn, a text"
+            )
+        return turn
 
     return play
 

@@ -68,5 +68,7 @@ def _in_json(value: Any) -> Any:
         return sorted(value, key=repr)
     try:
         return _ANYTHING.dump_python(value, mode="json")
-    except ValueError:  # An unknown class: its str(). `check` finds texts that hold a memory address.
-        return str(value)
+    except ValueError:  # An unknown class: its str(), unless that is Python's default, with a memory address.
+        if hex(id(value)) in (text := str(value)):
+            raise TypeError(f"{text} has no text that an agent could read") from None
+        return text

@@ -6,10 +6,9 @@ without a prefix, and plays inside `open_agent`.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -112,9 +111,11 @@ def open_agent(
     try:
         if agent.chat is not None:
             from palaestra.agents.dialect import prepared
-            from palaestra.trainers.run.saved_config import trained_format
+            from palaestra.trainers.run.saved_config import options_changed, trained_format
 
             prepared(env_id, environment or {}, agent.chat.tokenizer, trained_format(options.model))
+            if changed := options_changed(options.model, env_id, environment or {}):
+                note(changed)
         yield agent
     finally:
         agent.engine.close()
@@ -143,13 +144,9 @@ def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int
     model; without such a run, it is a large default.
     """
     from palaestra.trainers.config.grpo_config import GRPOConfig
-    from palaestra.trainers.run.saved_config import read_config
+    from palaestra.trainers.run.saved_config import configs_around
 
-    trained: GRPOConfig | None = None
-    for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():
-        with suppress(UsageError):
-            config = read_config(folder)
-            trained = trained or (config if isinstance(config, GRPOConfig) else None)
+    trained = next((config for config in configs_around(model) if isinstance(config, GRPOConfig)), None)
     if turn is None:
         turn = trained.play.max_turn_tokens if trained else _MAX_TURN_TOKENS
     if episode is None:

@@ -175,7 +175,10 @@ class PlayConsole:
         self.hand.undo(count)
         self._say(f"{count} taken back; turn {len(self.hand.turns)}", style="dim")
         if self.hand.rebuilt:
-            self._say("the toolkits were started anew: what earlier calls had left in them is gone", style="yellow")
+            self._say(
+                "the toolkits began anew: what earlier calls had left is gone, for the reward too",
+                style="yellow",
+            )
         self.broken = False
         self._now()
 
@@ -250,6 +253,7 @@ class PlayConsole:
             "expected": "see /task" if attempt.task.answer is None else visible(str(attempt.task.answer)),
             "calls": ", ".join(f"{c.name} {c.status}" for c in attempt.calls) or "none",
         }
+        basis |= {"raised": visible(attempt.raised)} if attempt.raised else {}
         lines = [f"  {name:<8}  {text}" for name, text in basis.items()]
         lines += [f"  final     {name} = {visible(repr(value))}" for name, value in attempt.final.items()]
         if isinstance(machine, Machine):

@@ -113,6 +113,8 @@ def _line(progress: "Progress", left: float | None) -> str:
         figures.append(f"{progress.metrics['tokens']:,.0f} tokens")
     if (cut := progress.metrics.get("completions/clipped_ratio", 0.0)) > _LEAST_CUT:
         figures.append(f"cut by length {cut:.0%}")
+    if broken := progress.metrics.get("episodes/broken"):  # Left out of the other figures.
+        figures.append(f"BROKEN {broken:.0f}")
     if "num_tokens" in progress.metrics:
         rate = progress.metrics["num_tokens"] / max(1e-9, progress.metrics["step_time"])
         figures.append(f"{rate:,.0f} tokens/s")

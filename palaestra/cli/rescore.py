@@ -16,7 +16,7 @@ from palaestra.cli.display import show_line, table
 from palaestra.cli.episodes import GameReader
 from palaestra.cli.ids import AllowsCode, import_allowed, resolve, search_current_folder
 from palaestra.cli.output import run_reported
-from palaestra.errors import UsageError
+from palaestra.errors import UnknownId, UsageError
 from palaestra.plain import from_pairs
 from palaestra.record import Record, write
 from palaestra.registry import is_game
@@ -95,7 +95,7 @@ def _rescore(options: RescoreOptions, figures: dict[str, Any]) -> int:
     import_allowed(options.allow_code)
     # An id has a slash or is a short name; a function has a colon and no slash.
     is_function = options.reward.find(":") > 0 and "/" not in options.reward
-    name = options.reward if is_function else resolve(options.reward)
+    name = options.reward if is_function else _resolve_id(options.reward)
     console, tally = Console(), _Tally()
     reading, env_options = GameReader(options.files, console), from_pairs(options.env_options, "env_options")
     if is_function and env_options:
@@ -119,6 +119,19 @@ def _rescore(options: RescoreOptions, figures: dict[str, Any]) -> int:
     for text in lines:
         show_line(console, text)
     return 1 if reading.defects or reading.alone else 0
+
+
+def _resolve_id(reward: str) -> str:
+    try:
+        return resolve(reward)
+    except UnknownId as error:
+        if error.near_ids or "/" in reward:
+            raise
+        module, _, function = reward.rpartition(".")
+        raise UsageError(
+            f"--reward is {reward!r}, which is no environment's id and does not have the form of a function; write a "
+            f"function as {module or 'my_module'}:{function}, or an id that `palaestra list` shows"
+        ) from error
 
 
 def _rescored(

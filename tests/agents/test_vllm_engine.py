@@ -102,15 +102,16 @@ def test_a_server_that_cannot_be_trained_with_is_refused_in_a_sentence():
 
 
 def test_a_server_that_is_not_there_and_rows_that_are_too_short_are_refused():
-    with nobody() as url, engine_of(url.removesuffix("/v1")) as engine:
-        with pytest.raises(UsageError, match="no connection"):
-            engine.check(TOKENIZER, 64)
-        assert "no connection" in engine.health()
+    with (
+        nobody() as url,
+        engine_of(url.removesuffix("/v1")) as engine,
+        pytest.raises(UsageError, match="no connection"),
+    ):
+        engine.check(TOKENIZER, 64)
     with vllm(MODEL.config) as server, engine_of(server) as engine:
         with pytest.raises(UsageError, match="have 64 tokens, and those of the run up to 65"):
             engine.check(TOKENIZER, 65)
         engine.check(TOKENIZER, 64)
-        assert engine.health() == ""
 
 
 FIVE = [7] * 5

@@ -1,5 +1,9 @@
 """vLLM servers on one machine: each has GPUs of its own."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -7,6 +11,7 @@ import pytest
 from palaestra import UsageError
 from palaestra.agents.engines.vllm.environment import visible_cards
 from palaestra.agents.engines.vllm.launch import Launch
+from palaestra.agents.engines.vllm.own_servers import OwnServers
 from palaestra.cli.serve_vllm import divided_cards
 
 
@@ -34,3 +39,33 @@ def test_a_server_sees_its_own_gpus_alone(tmp_path, monkeypatch):
     server = Launch(Path("python"), "model", "cuda", cards=("2", "3"))
     assert server.environment(tmp_path)["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert Launch(Path("python"), "model", "cuda").environment(tmp_path)["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+
+
+def test_the_next_start_removes_the_folder_of_a_killed_process_and_no_other(tmp_path, monkeypatch):
+    program = f"from {OwnServers.__module__} import OwnServers; own = OwnServers([]); print(flush=True); input()"
+    folders = []
+    (tmp_path / "palaestra-vllm-without-a-lock").mkdir()
+    known = set(tmp_path.iterdir())
+
+    def begin():
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        process.stdout.readline()
+        folders.extend(set(tmp_path.iterdir()) - known - set(folders))
+        return process
+
+    with begin() as killed, begin() as alive:
+        killed.kill()
+        killed.wait()
+        assert folders[0].is_dir(), "nobody could remove it"
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        own = OwnServers([])
+        assert not folders[0].exists()
+        assert folders[1].is_dir() and all(folder.is_dir() for folder in known)
+        own.stop()
+        alive.communicate(b"\n")
+    assert set(tmp_path.iterdir()) == known

@@ -95,7 +95,7 @@ def test_a_server_that_is_lost_in_its_sleep_gets_no_weights_before_the_next_upda
         serving.lies.clear()
         serving.restart()
         for _ in range(100):
-            served.engine.health()  # The engine has time to do something.
+            served.engine._faults(served.engine._shape_fault)  # The engine has time to do something.
         assert len(serving.folders) == 1
         served.change()
         served.engine.reclaim()

@@ -39,6 +39,17 @@ def guess(messages, rng, tool_rate=1.0):
     return "Answer: 1"
 
 
+def forgets(messages, rng, tool_rate=1.0):
+    "Answer: 1"
+
+
+class Drawn(Calculator):
+    def task(self, rng):
+        return rng.integers(1, 0)
+
+
+palaestra.register("me/Drawn-v0", "a_fair_world:Drawn", demonstrator="a_fair_world:forgets")
+palaestra.register("me/Forgets-v0", "palaestra.envs.suite.calculator:Calculator", demonstrator="a_fair_world:forgets")
 palaestra.register("me/Fair-v0", "a_fair_world:Fair", demonstrator="a_fair_world:guess")
 palaestra.register("me/Judged-v0", "a_fair_world:Judged", demonstrator="a_fair_world:guess")
 """
@@ -52,17 +63,17 @@ def world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     yield tmp_path
-    for name in ("me/Fair-v0", "me/Judged-v0"):
+    for name in ("me/Fair-v0", "me/Judged-v0", "me/Drawn-v0", "me/Forgets-v0"):
         gymnasium.registry.pop(name, None)
     sys.modules.pop("a_fair_world", None)
 
 
-def play(monkeypatch, tmp_path, capsys, *turns):
+def play(monkeypatch, tmp_path, capsys, *turns, name="Fair"):
     """Exit status and output of `palaestra play` with these turns piped in."""
     (tmp_path / "turns.txt").write_text("".join(f"{turn}\n" for turn in turns))
     with (tmp_path / "turns.txt").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        return run(capsys, "play", "a_fair_world:me/Fair-v0", "--seed", "1")[:2]
+        return run(capsys, "play", f"a_fair_world:me/{name}-v0", "--seed", "1")[:2]
 
 
 @pytest.mark.parametrize("name", ["Fair", "Judged"])
@@ -85,6 +96,18 @@ def test_play_survives_a_reward_that_raises_and_the_turn_can_be_taken_back(monke
     assert "[answered: reward 1]" in out
     assert status == 0
     assert play(monkeypatch, world, capsys, "Answer: 1")[0] == 1
+
+
+def test_a_demonstrator_that_returns_no_text_is_named_by_module_and_function(monkeypatch, world, capsys):
+    said = refused(capsys, "a_fair_world:forgets returned None", "eval", "a_fair_world:me/Forgets-v0", "--tasks", "1")
+    assert "expected str" in said
+    assert "a_fair_world:forgets returned None" in play(monkeypatch, world, capsys, "/script", name="Forgets")[1]
+
+
+def test_what_a_compiled_library_refuses_is_told_at_the_authors_line(capsys):
+    said = refused(capsys, "ValueError: low >= high", "eval", "a_fair_world:me/Drawn-v0", "--tasks", "1")
+    assert "a_fair_world.py, line 33, in task" in said
+    assert ".pyx" not in said
 
 
 def test_rescore_names_the_line_and_the_episode(world, capsys):

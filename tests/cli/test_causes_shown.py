@@ -130,3 +130,14 @@ def test_a_run_says_why_episodes_failed_in_its_steps_and_in_its_measurements(run
     status, said = run("train", ENV, *options.replace("0.9", "0.1").replace("--run run", "--run other").split())
     assert status == 2
     assert "more than max_broken_share=0.1" in said and "ConnectionError: http://127.0.0.1:" in said
+
+
+def test_what_a_harness_raised_stands_by_its_reward_in_play(run, tmp_path, monkeypatch):
+    (tmp_path / "turns.txt").write_text("yes\n/reward\n")
+    raised = []
+    for seed in range(8):
+        with (tmp_path / "turns.txt").open() as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            shown = run("play", ENV, "--seed", str(seed))[1]
+        raised += ["raised KeyError:" in shown.partition("computed from")[2]] if "turn_limit" in shown else []
+    assert raised and all(raised)

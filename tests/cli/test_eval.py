@@ -18,7 +18,9 @@ from palaestra.agents.model_folder import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.record import read
+from palaestra.trainers.config.grpo_config import tiny_config
 from palaestra.trainers.evaluation.statistics import avg_at_k, compare, maj_at_k, pass_at_k
+from palaestra.trainers.run.saved_config import written_config
 
 TWO_HOP = "palaestra/TwoHop-v0"
 
@@ -166,6 +168,21 @@ def test_a_small_model_of_this_process_is_measured_greedily_too_and_its_speed_is
     status, out, err = run(capsys, *asked, "--against", str(tmp_path / "newborn"), "--no-greedy")
     assert status == 0 and "greedy" not in words(out + err)
     assert "difference +1.000" in words(out) and "tasks won 5" in words(out), "beside the script"
+
+
+def test_a_model_that_plays_with_other_options_than_its_run_is_told(capsys, tmp_path):
+    table = tmp_path / "table.jsonl"
+    table.write_text('{"prompt": "What is 2 * 3?", "answer": "6", "split": "eval"}\n')
+    tokenizer = families.TOKENIZERS["tiny"]
+    export(tiny_model(len(tokenizer), layers=1), tokenizer, tmp_path / "run" / "model")
+    trained = tiny_config("palaestra/Calculator-v0", env_options=(f"tasks={table}",))
+    (tmp_path / "run" / "config.json").write_text(written_config(trained))
+    how = ["--model", str(tmp_path / "run" / "model"), "--tasks", "1", "--no-greedy"]
+    notes = []
+    for env_id, options in ("calculator", []), ("calculator", [f"tasks={table}"]), ("arithmetic", []):
+        said = words(commands.run(capsys, "eval", env_id, *how, *["--env-options", *options] * bool(options))[2])
+        notes.append(re.findall(r"was trained with other --env-options: (\S+); here they are (\S+)", said))
+    assert notes == [[(f"tasks={table}", "none")], [], []]
 
 
 def test_forty_columns_are_enough(capsys, rates, monkeypatch):

@@ -123,6 +123,15 @@ def test_a_step_shows_how_many_episodes_were_cut_if_these_are_more_than_a_tenth(
     assert many.endswith("reward 0.50  cut by length 25%")
 
 
+def test_a_step_shows_its_broken_episodes_if_there_are_any(capsys):
+    with display() as show:
+        for step, broken in enumerate((0, 3), 1):
+            show(Progress("grpo", step, 2, {"reward": 0.5, "episodes/broken": broken}))
+    none, some = capsys.readouterr().err.splitlines()
+    assert none.endswith("reward 0.50")
+    assert some.endswith("reward 0.50  BROKEN 3")
+
+
 def test_an_evaluation_is_a_table_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("palaestra.cli.display.time.perf_counter", lambda: now[0])

@@ -97,7 +97,9 @@ def test_undo_runs_no_tool_again_and_says_what_toolkits_without_snapshots_lose(p
     lines = ("/call python code=print(1)", "/undo")
     assert "what earlier calls had left" not in play(*lines, args=("arithmetic", "--seed", "0"))[1]
     monkeypatch.setattr(SandboxedToolkit, "snapshot", Toolkit.snapshot)
-    assert "what earlier calls had left in them is gone" in play(*lines, args=("arithmetic", "--seed", "0"))[1]
+    assert (
+        "what earlier calls had left is gone, for the reward too" in play(*lines, args=("arithmetic", "--seed", "0"))[1]
+    )
 
 
 def test_raw_shows_messages_exactly_and_sends_text_with_a_slash(play):

@@ -88,6 +88,7 @@ def test_an_environment_is_named_as_everywhere_else_and_a_file_that_cannot_be_wr
     assert "higher now" in run(capsys, "rescore", file, "--reward", "calculator")[1]
     for unknown in ("calculater", ":calculater"):
         refused(capsys, "no environment is registered", "rescore", file, "--reward", unknown)
+    refused(capsys, "write a function as shop:right,", "rescore", file, "--reward", "shop.right")
     nowhere = file.with_name("absent") / "new.jsonl"
     refused(capsys, "cannot be written", "rescore", file, "--reward", "calculator", "--out", nowhere)
 

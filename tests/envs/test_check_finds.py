@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from functools import partial
 from typing import ClassVar
 
 import flawed
@@ -10,9 +11,11 @@ from checked import failed, findings
 from flawed import Pair, Sound, takes
 
 from palaestra.cli import main as command
-from palaestra.envs import Toolkit, tool
+from palaestra.envs import TextEnv, ToolError, Toolkit, tool
 from palaestra.envs.checks import holdups
 from palaestra.envs.checks.findings import CheckFinding
+from palaestra.envs.rewards.progressive import RewardStage, StagedReward, parsed_calls
+from palaestra.formats import ParsedCall, hermes
 
 ESCAPE, UNANSWERED, BRANCHES = "crashing is no escape", "unanswered episodes are scored", "branches go on alike"
 adds = flawed.adds
@@ -55,6 +58,133 @@ def test_an_episode_whose_work_is_done_and_a_seat_are_ended_without_an_answer_to
     assert "attempt.answer is None there" in said[UNANSWERED]
     assert "'NoneType' object has no attribute 'strip'" in failed(Mute, UNANSWERED)[UNANSWERED]
     assert failed(Pair, UNANSWERED) == failed(Sound, UNANSWERED, demonstrator=adds_with_the_tool) == {}
+
+
+def forgetful(messages, rng, tool_rate=1.0):
+    "Call the tool; the return of the answer was forgotten."
+    return adds_with_the_tool(messages, rng) if messages[-1]["role"] != "tool" else None
+
+
+def test_a_demonstrator_that_returns_no_text_is_named_as_the_fault_and_the_reward_is_not():
+    (said,) = failed(AtTimes, demonstrator=forgetful).values()
+    assert said.startswith("its demonstrator returned None, in the task 'What is ")
+    assert said.endswith("return the agent's whole turn, a text")
+
+
+def paid_in_stages(required):
+    calls = RewardStage("parsed", partial(parsed_calls, required=required), weight=0.3)
+    return StagedReward(calls, RewardStage("success", flawed.Sound().reward, weight=0.7))
+
+
+class PaidForNothing(Sound):
+    reward = paid_in_stages(required=False)
+
+
+class PaidForCalls(Sound):
+    reward = paid_in_stages(required=True)
+
+
+class PaidAsDeclared(PaidForNothing):
+    ceiling = 0.3
+
+
+def test_a_reward_for_doing_nothing_is_noted_unless_a_ceiling_declares_it():
+    (noted,) = findings(PaidForNothing, "cheats fail")
+    assert noted.passed
+    assert noted.message.startswith("an episode without a call and without an answer is paid 0.3, ")
+    assert [found.message for cls in (PaidForCalls, PaidAsDeclared) for found in findings(cls, "cheats fail")] == [
+        "",
+        "",
+    ]
+
+
+class Weighed(Sound):
+    """Its tool works for a name alone, which no check knows."""
+
+    @tool
+    def look(self, text: str) -> str:
+        "See the text."
+        if not text.startswith("What is "):
+            raise ToolError("there is no such text")
+        return self.seen(text)
+
+    def reward(self, attempt):
+        return float(attempt.calls[0].status == "ok" and super().reward(attempt)) if attempt.calls else 0.0
+
+
+class Forgetful(Weighed):
+    def seen(self, text):
+        pass
+
+
+class Slipping(Weighed):
+    def seen(self, text):
+        return text["key"]
+
+
+def looks_for_the_task(messages, rng, tool_rate=1.0):
+    if messages[-1]["role"] == "tool":
+        return adds(messages[:-1], rng)
+    return hermes.render([ParsedCall("look", {"text": messages[-1]["content"]})])
+
+
+def test_what_a_tool_does_wrong_where_only_the_demonstrator_reaches_is_told_at_its_line():
+    look = looks_for_the_task
+    (said,) = failed(Forgetful, demonstrator=look).values()
+    assert said.startswith("the tool 'look' is annotated -> str and returned nothing")
+    (said,) = failed(Slipping, "demonstrator succeeds", demonstrator=look).values()
+    assert "a tool that it called raised TypeError: string indices must be integers" in said
+    assert f"({__file__}, line {Slipping.seen.__code__.co_firstlineno + 1}, in seen)" in said
+
+
+class Misdescribed(Sound):
+    @tool
+    def look(self, text: str) -> str:
+        """See the text.
+
+        Args:
+            txt: what to look at.
+        """
+        return text
+
+
+def test_a_docstring_that_describes_another_parameter_than_the_tool_takes_is_told():
+    ((name, said),) = failed(Misdescribed).items()
+    assert name == "tool schemas"
+    assert said.startswith("the docstring of tool 'look' describes the parameter 'txt', ")
+    assert said.endswith("did you mean 'text'?")
+
+
+class Item:
+    pass
+
+
+class Worded:
+    def __str__(self):
+        return "two bolts"
+
+
+class Handing(Sound):
+    made: type = Item
+
+    @tool
+    def look(self, text: str):
+        "See the text."
+        return [self.made()]
+
+
+class HandingWords(Handing):
+    made = Worded
+
+
+def test_an_object_without_a_text_of_its_own_is_refused_and_not_shown_with_its_address():
+    (said,) = failed(Handing).values()
+    assert said.startswith("tool 'look' returned list: <")
+    assert "Item object at 0x" in said
+    assert "has no text that an agent could read; expected text" in said
+    env = TextEnv(HandingWords())
+    env.reset(seed=0)
+    assert env.step(env.call("look", text="a"))[0] == '["two bolts"]'
 
 
 class Desk(Toolkit):

@@ -103,9 +103,9 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
 
 
 class Strict(TwoHop):
-    def __init__(self, loud: bool = False, name: str = "", **kwargs):
+    def __init__(self, loud: bool = False, name: str = "", size: int = 3, share: float = 0.5, **kwargs):
         super().__init__(**kwargs)
-        self.loud, self.called = loud, name
+        self.loud, self.called, self.size = loud, name, size
 
 
 def test_a_boolean_option_is_one_as_python_or_json_writes_it_and_no_other_text():
@@ -118,3 +118,11 @@ def test_a_boolean_option_is_one_as_python_or_json_writes_it_and_no_other_text()
     assert make_author(entry, from_pairs(['name="False"'], "env_options")).called == "False"
     for value in ("False", "FALSE", False, None, "5", 5, '"a"'):
         assert from_pairs([as_pair("name", value)], "env_options") == {"name": value}
+
+
+@pytest.mark.parametrize(("given", "expected"), [("size=three", "a whole number"), ('share="half"', "a number")])
+def test_a_text_in_place_of_a_number_is_refused_by_the_name_of_its_option(given, expected):
+    name = given.partition("=")[0]
+    assert make_author(f"{__name__}:Strict", from_pairs(["size=4"], "env_options")).size == 4
+    with pytest.raises(UsageError, match=f"the option {name} is '.*'; expected {expected}"):
+        make_author(f"{__name__}:Strict", from_pairs([given], "env_options"))

@@ -64,9 +64,6 @@ class Parrot:
     def cancel(self, ticket):
         self.script.cancel(ticket)
 
-    def health(self):
-        return ""
-
     def nothing(self, *_):
         """There is nothing to stop or to release."""
 

@@ -32,11 +32,11 @@ EARLY = {"first_gate": 2, "gate_every": 2, "imitation_decay": 3, "gate_episodes"
 SMALL = ColdStartConfig(demonstrations=24, imitation_steps=4, layers=1, max_attempts=3, **EARLY)
 
 
-def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR, turn=20):
+def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR, turn=20, seen=None):
     """Raise with a gate that answers these values in turn; returns the progress and the pupil."""
     answers = iter(gates)
     monkeypatch.setattr(room, "_reached", lambda *_: next(answers))
-    seen = []
+    seen = [] if seen is None else seen
     pupil = cold_start(
         arena,
         demonstrator,
@@ -171,11 +171,13 @@ def test_in_a_mixture_each_environment_keeps_demonstrations_with_its_tool():
 def test_where_the_habit_never_comes_the_error_names_the_way_out(two_hop, monkeypatch):
     config = replace(SMALL, max_attempts=1, max_greedy_tool_share=0.1)
     habits([0.6, 0.7], monkeypatch)
+    seen = []
     message = r"agent has 0\.90 success .*, but uses its tool in 70% of its greedy episodes, and the limit is 10%: "
     with pytest.raises(
         TrainingHalted, match=message + r".*--cold-start\.tool-rate.*--cold-start\.max-greedy-tool-share"
     ):
-        raised(two_hop, [0.9, 0.9], monkeypatch, config)
+        raised(two_hop, [0.9, 0.9], monkeypatch, config, seen=seen)
+    assert ["use it from now on" in progress.note for progress in seen if progress.note] == [True, False]
 
 
 def test_the_habit_is_measured_on_greedy_episodes(two_hop, monkeypatch):

@@ -2,6 +2,7 @@
 with all their logits."""
 
 import copy
+import json
 from dataclasses import replace
 
 import families
@@ -37,6 +38,7 @@ from palaestra.trainers.learn.forward import attention_of, micro_batches, shares
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.learn.packing import pack_rows
 from palaestra.trainers.setup.run_summary import synopsis
+from palaestra.trainers.validation import changed
 
 MODEL = tiny_model(40, layers=2, seed=5)
 SHAPES = [(2, [3]), (30, [4, 4]), (3, [9, 2]), (5, [1]), (40, [20, 6, 2]), (2, [3]), (8, [8]), (9, [9])]
@@ -233,6 +235,19 @@ def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make, 
 def test_a_run_says_which_kernel_it_learns_with():
     learner = Learner(Agent(families.Echo()), a_model(), settings())
     assert synopsis(learner).splitlines()[0].endswith("float32 on cpu; learns with flash attention on the CPU")
+
+
+def test_a_run_says_how_many_held_out_tasks_there_are_when_there_are_fewer_than_its_config_names(tmp_path):
+    sums = [{"prompt": f"{n} + 1?", "answer": str(n + 1), "split": "eval" if n % 2 else "train"} for n in range(80)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, sums)))
+    options = {"env_id": "palaestra/Calculator-v0", "env_options": (f"tasks={tmp_path / 'sums.jsonl'}",)}
+
+    def measured(tasks):
+        learner = Learner(Agent(families.Echo()), a_model(), changed(settings(), {"eval_tasks": tasks, **options}))
+        return synopsis(learner).splitlines()[-1].removeprefix("measured:").strip()
+
+    assert measured(256) == "40 held-out tasks (eval_tasks is 256, and there are not as many), before and after"
+    assert measured(8) == "8 held-out tasks, before and after"
 
 
 def test_a_kernel_that_computes_wrong_costs_speed_and_says_so(monkeypatch, caplog):

@@ -1,6 +1,8 @@
 """Parts of a recipe that a user wrote: they train, are written by name, and are found again when the user allows it."""
 
+import inspect
 import json
+import re
 import sys
 from contextlib import closing
 
@@ -11,11 +13,13 @@ from batches import local, rewarded, same, settings, weights
 from families import random_agent
 from going import on, run_of
 
+from palaestra.cli import main
 from palaestra.cli.train import parse
 from palaestra.errors import ConfigError, PalaestraError, TrainingHalted, UsageError
 from palaestra.trainers import imitate, parts
 from palaestra.trainers.audit.advantage_checks import advantage_findings
 from palaestra.trainers.batch import BatchScores
+from palaestra.trainers.config import part_protocols
 from palaestra.trainers.grpo import train, train_learner
 from palaestra.trainers.parts import UnloadedPart
 from palaestra.trainers.run.folder import Run
@@ -186,6 +190,27 @@ def test_a_part_without_a_name_trains_but_makes_no_run(two_hop, tmp_path):
 def test_what_cannot_be_a_part_is_refused_in_words(own, wrong, match):
     with pytest.raises(PalaestraError, match=match):
         settings(**wrong)
+
+
+def test_a_part_that_cannot_be_called_as_its_kind_is_is_refused_where_it_is_loaded(own, capsys):
+    (own / "wrong_module.py").write_text("def loss(logprobs, advantages):\n    return -logprobs * advantages\n")
+    match = r"loss is loss\(logprobs, advantages\), .* expected the arguments \(logprobs_S, old_S, .*, row_S\)"
+    with pytest.raises(ConfigError, match=match):
+        settings(loss="wrong_module:loss")
+    assert main(["train", "two-hop", "--recipe.loss", "wrong_module:loss"]) == 2
+    assert re.search(match, " ".join(capsys.readouterr().err.split()))
+    for free in (max, lambda *any_number: 0, lambda a, b, c, d, e=0: 0):
+        settings(loss=free)
+
+
+def test_the_arguments_that_a_part_is_refused_for_are_those_of_its_protocol():
+    protocols = {f"{name}_part".replace("kl_estimator", "kl").replace("_", ""): name for name in parts.ARGUMENTS}
+    found = {
+        protocols[name.lower()]: tuple(inspect.signature(protocol.__call__).parameters)[1:]
+        for name, protocol in vars(part_protocols).items()
+        if name.endswith("Part")
+    }
+    assert found == parts.ARGUMENTS
 
 
 class Reversed:

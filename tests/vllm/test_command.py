@@ -96,7 +96,7 @@ def test_no_turn_is_lost_when_the_server_is_killed_under_load(served, command):
         assert served.gap(asked[ticket], completion) < served.tolerance, "it came back with other weights"
         assert set(completion.versions) == {served.engine.version}
     assert server_of(port, killed) != killed
-    assert served.engine.health() == ""
+    assert served.engine._faults(served.engine._shape_fault) == []
 
 
 def test_everything_ends_with_the_command_even_when_it_is_killed(served, command):
@@ -109,5 +109,5 @@ def test_everything_ends_with_the_command_even_when_it_is_killed(served, command
     while left := within(sessions):
         assert time.monotonic() < until, f"{len(left)} processes are left"
         time.sleep(0.2)
-    said = served.engine.health()
+    said = "; ".join(served.engine._faults(served.engine._shape_fault))
     assert any(fault in said for fault in ("refused", "no connection", "connection failed")), said

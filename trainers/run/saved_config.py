@@ -9,6 +9,7 @@ Not in this module: the saved learner (`checkpoint`).
 import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -176,15 +177,31 @@ def _service_settings(config: Any, above: str = "") -> Iterator[tuple[str, list[
             )
 
 
+def configs_around(model: str) -> Iterator[RunConfig]:
+    """Yield the configs of the runs whose folder holds the model's folder, the nearest first."""
+    for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():
+        with suppress(UsageError):
+            yield read_config(folder)
+
+
+def options_changed(model: str, env_id: str, options: Mapping[str, Any]) -> str:
+    """Return a note if a model's run trained it in this environment with other options; "" if it did not."""
+    beside = (FORMAT, "split")
+    present = {key: value for key, value in options.items() if key not in beside}
+    for config in configs_around(model):
+        if isinstance(config, GRPOConfig) and config.env.env_id.rpartition(":")[2] == env_id.rpartition(":")[2]:
+            trained = {key: value for key, value in config.env.options.items() if key not in beside}
+            then, now = (" ".join(as_pair(*pair) for pair in each.items()) or "none" for each in (trained, present))
+            differ = f"{model} was trained with other --env-options: {then}; here they are {now}"
+            return differ if trained != present else ""
+    return ""
+
+
 def trained_format(model: str) -> str | None:
     """Return the call format that a model was trained to write. Return None unless the model is in a run's folder whose
     config names exactly one format.
     """
-    for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():
-        try:
-            config = read_config(folder)
-        except UsageError:
-            continue
+    for config in configs_around(model):
         if isinstance(config, SFTConfig):
             call_formats = {config.format}
         else:  # Environments of a mixture may differ; a model with several formats gives no answer.

@@ -224,6 +224,8 @@ def _imitate(
 
     def restore_habit() -> None:
         nonlocal demonstrations, imitation
+        if learner.step >= config.imitation_steps:  # Nothing is imitated after this; the caller reports the habit.
+            return
         demonstrations = halve_tool_use(demonstrations)
         imitation = Imitation(learner, [row for _, rows in demonstrations for row in rows])
         count = sum(used_tool(episode) for episode, _ in demonstrations)

@@ -92,9 +92,5 @@ class IdleEngine:
     def reclaim(self) -> None:
         """Do nothing: nothing was released."""
 
-    def health(self) -> str:
-        """Return "": nothing can fail."""
-        return ""
-
     def close(self) -> None:
         """Do nothing: nothing is held."""

@@ -1,6 +1,7 @@
 """Describe a run in a few lines before it starts: its important settings, after open ones were chosen."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from palaestra.trainers.config.grpo_config import GRPOConfig
@@ -10,6 +11,8 @@ from palaestra.trainers.config.sections_config import OptimizerConfig
 from palaestra.trainers.config.sft_config import SFTConfig
 from palaestra.trainers.learn.forward import attention_of
 from palaestra.trainers.learn.learner import Learner
+from palaestra.trainers.samplers.task_of_group import held_out
+from palaestra.trainers.setup.open_run import open_arena
 
 
 def synopsis(learner: Learner[Any]) -> str:
@@ -54,7 +57,10 @@ def _optimizer(config: OptimizerConfig) -> str:
 def _evaluation(config: GRPOConfig) -> str:
     if not config.eval_tasks:
         return "nothing, for eval_tasks is 0"
-    text, how = f"{config.eval_tasks:,} held-out tasks, before and after", config.eval
+    with closing(open_arena(config, "eval", here=True)) as opened:
+        count = len(held_out(opened, config.eval_tasks))
+    fewer = f" (eval_tasks is {config.eval_tasks:,}, and there are not as many)" if count < config.eval_tasks else ""
+    text, how = f"{count:,} held-out tasks{fewer}, before and after", config.eval
     if how.eval_steps:
         text += f" and every {how.eval_steps} steps"
     if how.early_stopping_patience:

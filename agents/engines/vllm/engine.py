@@ -168,10 +168,6 @@ class VllmEngine(BackgroundEngine):
             self.own_servers.let_start()
         self._wait(self._fleet.reclaim(self._paused))
 
-    def health(self) -> str:
-        """Return why a run cannot be trained with the servers, or "" if it can."""
-        return "; ".join(self._faults(self._shape_fault))
-
     def check(self, tokenizer: Any, longest_row: int) -> None:
         """Raise UsageError if a server does not answer, or has another model, another tokenizer or too short rows."""
         faults = self._faults(self._shape_fault) or self._faults(lambda replica: tokenizer_fault(replica, tokenizer))

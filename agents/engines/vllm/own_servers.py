@@ -3,6 +3,7 @@
 Left out: the settings of a server and its process (`launch`), and requests to it (`replica`).
 """
 
+import fcntl
 import logging
 import shutil
 import tempfile
@@ -10,7 +11,9 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from palaestra.agents.engines.vllm.launch import Launch, Server
 from palaestra.errors import Broken, UsageError
@@ -19,6 +22,7 @@ log = logging.getLogger("palaestra.engines")
 
 START_SECONDS = 900.0
 """Seconds until a started server must answer; large models need minutes."""
+_PREFIX = "palaestra-vllm-"
 _CHECK_SECONDS = 1.0
 _HUNG_CHECKS = 12
 """Number of failed health checks in a row after which a server counts as hung. Each takes up to five seconds."""
@@ -33,14 +37,14 @@ class OwnServers:
     def __init__(self, launches: Sequence[Launch], ports: Sequence[int] = (), start_seconds: float = START_SECONDS):
         """Prepare one server for each launch; `ports` are 0 or missing for free ones."""
         self._start_seconds = start_seconds
-        root = Path(tempfile.mkdtemp(prefix="palaestra-vllm-"))
+        root, lock = _locked_folder()
         ports = ports or [0] * len(launches)
         self.servers = [
             Server(launch, port, root / str(number))
             for number, (launch, port) in enumerate(zip(launches, ports, strict=True))
         ]
         self._watch = Watch(self.servers, start_seconds)
-        self.stop = weakref.finalize(self, _stop, self._watch, root)
+        self.stop = weakref.finalize(self, _stop, self._watch, root, lock)
         """End all servers and remove their folders."""
 
     @property
@@ -135,9 +139,25 @@ def _watch_quietly(watch: Watch) -> None:
             log.warning("vLLM's servers are not started again: %s", error)
 
 
-def _stop(watch: Watch, root: Path) -> None:
+def _locked_folder() -> tuple[Path, IO[str]]:
+    """Create a folder, and return it and its lock file, locked. Remove those that killed processes have left."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
+        with suppress(OSError), lock.open(encoding="utf-8") as left:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)  # An OSError if its process is alive.
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    unlocked = root / "lock.new"
+    lock_file = unlocked.open("w", encoding="utf-8")
+    with suppress(OSError):  # A file system without locks: then the folder is never removed by others.
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        unlocked.rename(root / "lock")
+    return root, lock_file
+
+
+def _stop(watch: Watch, root: Path, lock: IO[str]) -> None:
     watch.stop()
     shutil.rmtree(root, ignore_errors=True)
+    lock.close()
 
 
 def python_of(name: str, default: Path) -> Path:
