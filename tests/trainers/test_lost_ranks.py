@@ -65,11 +65,11 @@ class Job:
         self.process.communicate()
 
     def ended(self, within):
-        """What it said, once it is over."""
+        """Return its output after it has ended."""
         return self.process.communicate(timeout=within)[0]
 
     def left_running(self):
-        """Processes of the job: itself, its ranks, and all that these have started."""
+        """Return the processes of the job: itself, its ranks, and all that these have started."""
         found = set()
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):  # It is gone.
@@ -80,8 +80,18 @@ class Job:
 
 @pytest.mark.parametrize(
     ("number", "first", "engine"),
-    [(signal.SIGSTOP, False, ()), (signal.SIGKILL, False, PROCESS), (signal.SIGKILL, True, VLLM)],
-    ids=["hangs", "killed-that-learns-only", "killed-that-plays-ahead-with-servers"],
+    [
+        (signal.SIGSTOP, False, ()),
+        (signal.SIGKILL, False, PROCESS),
+        (signal.SIGKILL, False, VLLM),
+        (signal.SIGKILL, True, VLLM),
+    ],
+    ids=[
+        "hangs",
+        "killed-that-learns-only",
+        "killed-that-learns-only-with-servers",
+        "killed-that-plays-ahead-with-servers",
+    ],
 )
 def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it(
     tmp_path, monkeypatch, number, first, engine
@@ -100,10 +110,10 @@ def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it
                 assert time.monotonic() < deadline, "the other rank waits for one that hangs"
                 time.sleep(0.05)
             os.kill(job.second, signal.SIGKILL)
-        said = job.ended(60)
+        output = job.ended(60)
         assert job.process.returncode
-        assert "another rank of this job has ended, or did not answer in time (scale.rank_timeout)" in said
-        assert "go on with: palaestra train --resume" in said
+        assert "another rank of this job has ended, or did not answer in time (scale.rank_timeout)" in output
+        assert "go on with: palaestra train --resume" in output
         deadline = time.monotonic() + 60
         while left := job.left_running():
             assert time.monotonic() < deadline, f"{left} still run"
@@ -120,8 +130,8 @@ def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it
 def test_an_interrupt_saves_the_same_step_on_every_rank(tmp_path):
     with Job(tmp_path / "run", str(random_agent(tmp_path / "model"))) as job:
         os.kill(job.process.pid, signal.SIGINT)
-        said = job.ended(60)
+        output = job.ended(60)
     with Run.read(tmp_path / "run") as run:
         step = len(run.metrics)
     assert last_step(tmp_path / "run" / "checkpoints") == step
-    assert said.count(f"interrupted; step {step} is saved") == 2
+    assert output.count(f"interrupted; step {step} is saved") == 2
