@@ -74,8 +74,8 @@ bench-gpu: with-lora,quantized  ## attention, learning, whole steps with vLLM, a
 bench-async: setup  ## playing ahead of the learner, against play and learning by turns
 	@$(PY) benchmarks/asynchronous.py
 
-bench-critiques: setup  ## second attempts of SmolLM2 after critiques, ten minutes; START=FOLDER: a model that mostly guesses
-	@$(PY) benchmarks/critiques.py $(or $(START),runs/demo/start)
+bench-critiques: setup  ## second attempts of SmolLM2 after critiques, ten minutes, from the start of make demo-real or START=FOLDER
+	@$(PY) benchmarks/critiques.py $(or $(START),runs/demo-twohop-v0-seed0/start)
 
 bench-harness: with-endpoint,serve  ## CPU of a turn of a harness, beside the ordinary path and the client alone
 	@$(PY) benchmarks/harness.py

@@ -1,6 +1,6 @@
 """Second attempts of a pretrained model in TwoHop: after a rule's critique, and after "Try again."
 
-    make bench-critiques START=runs/demo/start
+    make bench-critiques START=runs/demo-twohop-v0-seed0/start
 
 The model is a start of `palaestra demo two-hop --model smollm2`, which mostly guesses. The critique never names the
 answer. The model is measured as it is, when it has never read a critique, and after it has imitated second attempts

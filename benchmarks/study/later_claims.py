@@ -7,7 +7,7 @@ the claims of its round; its interval is Student's t. A claim is open until all 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from typing import Any
@@ -104,19 +104,13 @@ SECOND_CLAIMS = (
         last_success, of="success at the end",
     ),
 )  # fmt: skip
+_ASKED_AGAIN = ("graded", "starved")
 THIRD_CLAIMS = (
-    TunedClaim("VSPO's choice of groups by value is better than a random one", "graded-again", "value", "random"),
-    TunedClaim("Damping of VSPO's copies helps", "graded-again", "value and damping", "value"),
-    TunedClaim("VSPO learns more than GRPO where tasks differ in value", "graded-again", "value and damping", "none"),
-    TunedClaim(
-        "More starved starts leave zero with PRS than with a binary reward", "starved-again", "prs", "binary",
-        leaves_zero, of="share of seeds that leave zero",
+    *(
+        replace(claim, comparison=f"{claim.comparison}-again")
+        for claim in SECOND_CLAIMS
+        if claim.comparison in _ASKED_AGAIN and claim.arm != "moving"
     ),
-    TunedClaim(
-        "PRS solves half of the tasks sooner", "starved-again", "prs", "binary",
-        sooner_at_half, of="share of the budget left at .5",
-    ),
-    TunedClaim("PRS learns more from starved starts than a binary reward", "starved-again", "prs", "binary"),
     TunedClaim("An upper bound of .35 is better than .20", "bounds-again", "0.35", "0.20"),
     Claim(
         "Trees (Tree-GRPO) need fewer tokens to .8, two hops", "tree-again", "tree-grpo", "plain",

@@ -1,11 +1,11 @@
-"""The third round: contrasts that the earlier rounds left open for want of seeds, with new seeds and many more of them.
+"""The third round: contrasts that the earlier rounds left open, with new seeds and mostly three to four times as many.
 
-Settings are those of the earlier rounds. Each arm has one learning rate: that with the higher mean AUC in the second
-round, so that no run chooses for itself. The contrasts are `THIRD_CLAIMS`, corrected among themselves, and open until
-all their seeds are there. Their number was set from the spread of the earlier rounds, for effects as large as those
-seen there; it was fixed before the first run. Seeds are 400 and up, and no pilot was made. `bounds-again` was added
-when half of `graded-again` had run, before any run of its own: the second round's three contrasts of neighbouring
-bounds each showed less than .05, and this one asks for both ends.
+Settings are those of the earlier rounds. Each arm has one learning rate, so that no run chooses for itself: that with
+the higher mean AUC in the second round, and for trees the only one of the first round. The contrasts are
+`THIRD_CLAIMS`, corrected among themselves, and open until all their seeds are there. The numbers of seeds were set from
+the spread of the earlier rounds, for effects as large as those seen there, before the first run. Seeds are 400 and up,
+and no pilot was made. `bounds-again` was added when half of `graded-again` had run, before any run of its own: each of the second
+round's three contrasts of neighbouring bounds was below .05, so this one compares both ends.
 """
 
 from dataclasses import replace
