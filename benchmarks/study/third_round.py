@@ -4,8 +4,8 @@ Settings are those of the earlier rounds. Each arm has one learning rate, so tha
 the higher mean AUC in the second round, and for trees the only one of the first round. The contrasts are
 `THIRD_CLAIMS`, corrected among themselves, and open until all their seeds are there. The numbers of seeds were set from
 the spread of the earlier rounds, for effects as large as those seen there, before the first run. Seeds are 400 and up,
-and no pilot was made. `bounds-again` was added when half of `graded-again` had run, before any run of its own: each of the second
-round's three contrasts of neighbouring bounds was below .05, so this one compares both ends.
+and no pilot was made. `bounds-again` was added when half of `graded-again` had run, before any run of its own: each of
+the second round's three contrasts of neighbouring bounds was below .05, so this one compares both ends.
 """
 
 from dataclasses import replace
