@@ -308,3 +308,23 @@ def state_of(path):
     parts = path / "training"
     found = load_parts(parts if parts.is_dir() else path, {}, ALONE)
     return {name: found[name] for name in sorted(found) if name.startswith(("optimizer/", "master/"))}
+
+
+@pytest.mark.prove
+def test_no_thread_of_a_rank_s_group_outlives_its_parting(tmp_path):
+    """gloo's threads free tensors, and one that does so while Python exits aborts the process."""
+    script = tmp_path / "part.py"
+    script.write_text(
+        """
+from pathlib import Path
+from palaestra.trainers.scale.ranks import joined
+def names():
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+with joined(60) as ranks:
+    assert "pt_gloo_runloop" in names()
+    ranks.part()
+    assert "pt_gloo_runloop" not in names(), names()
+"""
+    )
+    done = subprocess.run([*TORCHRUN, str(script)], capture_output=True, text=True, timeout=120)
+    assert not done.returncode, done.stderr

@@ -103,5 +103,5 @@ def share_rows(model: Any, ranks: Ranks, scale: ScaleConfig) -> None:
         process_group=groups[number],
         seq_length_is_variable=True,
     )
-    among = Ranks(number, ranks.count // size, ranks.group)
+    among = Ranks(number, ranks.count // size)
     model.__dict__[_GROUP] = SequenceGroup(attention, groups[number], among, place, size)

@@ -12,7 +12,7 @@ from palaestra.errors import PalaestraError
 from palaestra.trainers.learn.learner import Learner, RunConfigT
 from palaestra.trainers.run.checkpoint import save
 from palaestra.trainers.run.folder import Run
-from palaestra.trainers.run.interrupts import Interrupts
+from palaestra.trainers.run.interrupts import Interrupted, Interrupts
 from palaestra.trainers.run.progress import OnProgress, Progress
 from palaestra.trainers.run.tracking import Trackers
 
@@ -46,9 +46,10 @@ class RunSession(Generic[RunConfigT]):
 
         If a signal was stored before, save a checkpoint and raise `Interrupted`. Every rank must enter the same blocks.
         """
-        if self._interrupts.agreed() is not None:
+        # The ranks agree once. A signal between two agreements would end the run without a checkpoint.
+        if (number := self._interrupts.agreed()) is not None:
             self.save()
-        self._interrupts.check()
+            raise Interrupted(number)
         with self._interrupts.hold(self._weights_changed):
             yield
 

@@ -34,14 +34,14 @@ class _Failure:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Ranks:
     """The ranks of a job. With one rank no method waits."""
 
     rank: int = 0
     count: int = 1
     group: Any = None
-    """Process group for CPU tensors; None when there is one rank."""
+    """Process group for CPU tensors; None when there is one rank, and after `part`."""
 
     @property
     def first(self) -> bool:
@@ -93,11 +93,16 @@ class Ranks:
         self.gathered(None)
 
     def part(self) -> None:
-        """Wait for all ranks, then leave the job. Do not call it after an error: it might wait for a dead rank."""
+        """Wait for all ranks, then leave the job. Do not call it after an error: it might wait for a dead rank.
+
+        gloo's threads end with the last reference to their group. A thread that frees a tensor while Python exits would
+        abort the process.
+        """
         if self.count > 1:
             from torch import distributed
 
             self.meet()
+            self.group = None
             distributed.destroy_process_group()
 
     def summed(self, figures: Mapping[str, float]) -> dict[str, float]:
@@ -174,8 +179,12 @@ def joined(timeout: float) -> Iterator[Ranks]:
     patience = timedelta(seconds=timeout)
     with _together():
         distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=patience)
-        group = distributed.new_group(backend="gloo", timeout=patience)
-    _here = Ranks(distributed.get_rank(), distributed.get_world_size(), group)
+        # No variable keeps the group, or it would outlive `part`.
+        _here = Ranks(
+            distributed.get_rank(),
+            distributed.get_world_size(),
+            distributed.new_group(backend="gloo", timeout=patience),
+        )
     try:
         yield _here
     finally:
