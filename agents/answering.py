@@ -33,6 +33,7 @@ class Answering:
             queue.SimpleQueue()
         )
         self._numbers = count()
+        self._accepting = threading.Lock()
         self._has_ended = False
         self._thread = threading.Thread(target=self._work, name="palaestra-answering", daemon=True)
         self._thread.start()
@@ -41,8 +42,6 @@ class Answering:
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 0.0, seed: int | None = None
     ) -> ChatCompletion:
         """Return the model's next turn. Raise UsageError if the dialogue is too long, Broken if the engine failed."""
-        if self._has_ended:
-            raise Broken("the model's engine has ended")
         conversation = Conversation(self._agent.chat, messages)
         request = Request(
             row=conversation.row,
@@ -55,7 +54,10 @@ class Answering:
             temperature=temperature,
         )
         future: Future[ChatCompletion] = Future()
-        self._questions.put((conversation, request, future))
+        with self._accepting:  # No question comes after the thread has read the last ones.
+            if self._has_ended:
+                raise Broken("the model's engine has ended")
+            self._questions.put((conversation, request, future))
         try:
             return await asyncio.wrap_future(future)
         finally:
@@ -85,6 +87,9 @@ class Answering:
                         live[self._agent.engine.submit(question[1])] = question
                     except UsageError as error:
                         _set_outcome(question[2], error)
+                    except BaseException:
+                        self._questions.put(question)  # It gets the outcome of all that are unanswered.
+                        raise
                 for completion in self._agent.engine.poll(_POLL_SECONDS):
                     conversation, request, future = live.pop(completion.ticket)
                     _set_outcome(future, _answer(conversation, request, completion))
@@ -95,7 +100,8 @@ class Answering:
             fault = f"the model's engine failed: {type(error).__name__}: {error}"
             raise
         finally:
-            self._has_ended = True
+            with self._accepting:
+                self._has_ended = True
             while not self._questions.empty():
                 if (question := self._questions.get()) is not None:
                     live[-1 - len(live)] = question

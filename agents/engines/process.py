@@ -33,6 +33,8 @@ from palaestra.protocols import Completion, PauseMode, Request
 _MAX_CRASHES = 3
 """Number of crashes in a row without an answer after which an error is raised."""
 
+_READER_SECONDS = 10.0
+
 
 class EngineLost(PalaestraError):
     """Raised if the child process does not answer, or if it has ended and cannot be started again."""
@@ -186,7 +188,8 @@ class ProcessEngine:
         self._connection = connection
         self._inbox: queue.SimpleQueue[tuple[str, Any, int] | None] = queue.SimpleQueue()
         # A thread empties the pipe: otherwise the child would wait while a trainer computes for minutes.
-        threading.Thread(target=_read, args=(connection, self._inbox), daemon=True).start()
+        self._reader = threading.Thread(target=_read, args=(connection, self._inbox), daemon=True)
+        self._reader.start()
         self._received_at = time.monotonic()
         self._ask("open", str(self._folder), self._dtype, self._attention, self._stops, self._options)
         if self._weights is not None:
@@ -219,6 +222,8 @@ class ProcessEngine:
         if self._child.poll() is None:
             self._child.kill()
         code = self._child.wait()
+        # The reader ends with the child. If it read on after `close`, it might read another file of the same number.
+        self._reader.join(_READER_SECONDS)
         self._connection.close()
         if not self._stderr.closed:
             self._stderr.seek(0)

@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,6 +164,8 @@ class FakeServer:
             self.crashes.append(crash)
         finally:
             writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
             del self._open[task]
 
     async def greet_tls(self, writer: asyncio.StreamWriter) -> None:

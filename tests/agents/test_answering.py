@@ -71,6 +71,26 @@ def test_questions_together_are_answered_as_each_alone_and_none_after_the_end():
     assert alone[0].content != alone[1].content
 
 
+@pytest.mark.parametrize("where", ["submit", "poll"])
+def test_an_engine_that_fails_leaves_no_question_without_an_answer(monkeypatch, where):
+    """Also the question that it is given just then, those that wait, and those that come later."""
+    one = answering()
+
+    def fail(*_):
+        raise RuntimeError("the engine is gone")
+
+    monkeypatch.setattr(one._agent.engine, where, fail)
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+
+    async def ask():
+        questions = [one.complete(QUESTION, max_tokens=12) for _ in range(3)]
+        return await asyncio.wait_for(asyncio.gather(*questions, return_exceptions=True), 60)
+
+    assert [type(found) for found in asyncio.run(ask())] == [Broken] * 3
+    with pytest.raises(Broken, match="ended"):
+        asyncio.run(one.complete(QUESTION, max_tokens=12))
+
+
 def test_f29_the_built_in_engine_serves_a_judge_as_any_server_does(monkeypatch):
     served = answering()
     expected = asyncio.run(served.complete(QUESTION, max_tokens=30)).content

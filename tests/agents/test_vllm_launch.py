@@ -1,6 +1,7 @@
 """vLLM servers on one machine: each has GPUs of its own."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import pytest
 
 from palaestra import UsageError
 from palaestra.agents.engines.vllm.environment import visible_cards
-from palaestra.agents.engines.vllm.launch import Launch
+from palaestra.agents.engines.vllm.launch import Launch, Server
 from palaestra.agents.engines.vllm.own_servers import OwnServers
 from palaestra.cli.serve_vllm import divided_cards
 
@@ -39,6 +40,19 @@ def test_a_server_sees_its_own_gpus_alone(tmp_path, monkeypatch):
     server = Launch(Path("python"), "model", "cuda", cards=("2", "3"))
     assert server.environment(tmp_path)["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert Launch(Path("python"), "model", "cuda").environment(tmp_path)["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+
+
+def test_the_port_of_a_server_is_given_to_nobody_else_before_it_listens(tmp_path):
+    servers = [Server(Launch(Path("python"), "model", "cuda"), 0, tmp_path / str(number)) for number in range(2)]
+    assert servers[0].port != servers[1].port
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", servers[0].port))
+    address = ("127.0.0.1", servers[0].port)
+    with socket.create_server(address) as listener, socket.create_connection(address, 60):  # With SO_REUSEADDR.
+        listener.accept()[0].close()
+    port = servers.pop().port
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
 
 
 def test_the_next_start_removes_the_folder_of_a_killed_process_and_no_other(tmp_path, monkeypatch):

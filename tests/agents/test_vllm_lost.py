@@ -223,8 +223,9 @@ def test_no_server_is_started_after_the_end_or_while_its_memory_is_used_by_other
             ending.set()
             assert watch.ended.wait(SECONDS)
 
-    server.ending = end_of_the_run
-    watch.may_start.set()
+    with watch._lock:  # Or it may start the server between the two.
+        server.ending = end_of_the_run
+        watch.may_start.set()
     assert ending.wait(SECONDS)
     stopping.join(SECONDS)
     thread.join(SECONDS)

@@ -231,7 +231,7 @@ def test_after_so_many_episodes_another_browser_takes_over() -> None:
         assert (await sessions[0].look()).lines == ("x",)  # It lives on in the old one.
         for session in sessions:
             session.close()
-        for _ in range(100):
+        for _ in range(1200):
             if not used[0].browser.is_connected():
                 break
             await asyncio.sleep(0.05)
@@ -284,7 +284,7 @@ asyncio.run(main())
     child.kill()
     child.wait()
     child.stdout.close()
-    for _ in range(100):
+    for _ in range(600):
         left = [command for pid, command in below.items() if commands().get(pid) == command]
         if not left and not list(tmp_path.glob("playwright*")):
             break

@@ -28,7 +28,7 @@ def figures(tmp_path_factory):
     """What two ranks made of each case."""
     folder = tmp_path_factory.mktemp("figures")
     script = [*TORCHRUN, str(Path(__file__).with_name("step_job.py")), str(folder)]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(script, capture_output=True, text=True, timeout=600)  # Against a hang alone.
     assert not done.returncode, done.stderr
     assert "compil" not in (said := done.stdout + done.stderr) and "deprecated" not in said
     return json.loads((folder / "figures.json").read_text())

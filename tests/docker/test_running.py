@@ -47,7 +47,8 @@ def test_time_ends_a_run_and_not_its_session(docker_sandbox: DockerSandbox) -> N
         assert done.timed_out
         assert done.limit_hit == "seconds"
         assert time.monotonic() - begun < 30.0
-        assert session.run("kept", show_last=True).value == "7"
+        # A console that does not answer in time after the interrupt is replaced.
+        assert done.state_lost or session.run("kept", show_last=True).value == "7"
 
 
 def test_async_callers_share_the_loop(docker_sandbox: DockerSandbox) -> None:

@@ -97,7 +97,7 @@ def test_a_judge_that_is_too_slow_is_given_up_at_its_deadline():
 
 
 def test_questions_go_to_the_server_with_the_fewest():
-    servers = [Slow(0.05), Slow(0.05)]
+    servers = [Slow(1.0), Slow(1.0)]
     judge = JudgeClient(servers, int)
 
     async def many():

@@ -8,6 +8,7 @@ import asyncio
 
 import pytest
 
+from palaestra.envs.rewards import code
 from palaestra.envs.rewards.code import Allowance, grade_program
 from palaestra.envs.rewards.code_tests import Case, HiddenTests, read_tests
 from palaestra.envs.sandboxes.opening import SANDBOXES
@@ -337,7 +338,8 @@ def test_an_attack_on_a_kind_of_file_passes_nothing(name):
     assert asyncio.run(grade_program(honest, tests, allowance=AMPLE)).all_passed
 
 
-def test_a_relay_of_another_session_makes_no_honest_program_wrong():
+def test_a_relay_of_another_session_makes_no_honest_program_wrong(monkeypatch):
+    monkeypatch.setattr(code, "PATIENCE", 30.0)  # By the clock: relays and honest programs share two cores.
     relay = (
         "import os, time\nfor _ in range(20):\n    if not os.fork():\n        while True:\n            os.setsid()\n"
         "            while time.process_time() < 0.2: pass\n            if os.fork(): os._exit(0)\n"

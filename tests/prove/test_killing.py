@@ -6,6 +6,7 @@ come at a random moment, the others when the folder shows that a checkpoint, an 
 being written.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -168,7 +169,8 @@ def killed(warm, folder, model, rng, longest, kinds):
         assert warm.status == 0, warm.log.read_text()
         return None
     number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
-    os.kill(warm.child, number)
+    with contextlib.suppress(ProcessLookupError):  # It has ended by itself.
+        os.kill(warm.child, number)
     assert not warm.running(DEADLINE)
     assert warm.status in (-number, 128 + number, 0), warm.log.read_text()
     return kind if warm.status else None

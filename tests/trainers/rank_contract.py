@@ -85,4 +85,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     with joined(60) as ranks:
         failed = pytest.main([*OPTIONS, __file__]) if ranks.first else follow()
+        if not ranks.broadcast(lambda: failed):
+            ranks.part()
     sys.exit(failed or 0)

@@ -17,7 +17,7 @@ from palaestra.agents.local_model import serve
 from palaestra.trainers import grpo
 from palaestra.trainers.learn.learner import Learner
 from palaestra.trainers.reward.async_scoring import Scoring
-from palaestra.trainers.rollout import async_rollouts
+from palaestra.trainers.rollout import async_rollouts, engine_lock
 from palaestra.trainers.rollout.async_rollouts import PlayAhead
 from palaestra.trainers.rollout.engine_lock import EngineLock
 from palaestra.trainers.run.checkpoint import newest, restore, save
@@ -161,6 +161,21 @@ def test_new_weights_do_not_wait_for_a_thread_that_polls_without_a_pause():
     thread.join(60)
     assert not thread.is_alive()
     assert len(polls) <= 11, "after each poll that weights have waited for, they come before the next one"
+
+
+def test_an_interrupt_of_new_weights_that_wait_leaves_the_engine_to_play(monkeypatch):
+    lock = EngineLock()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt), lock.take(urgent=True):
+            pass
+    monkeypatch.setattr(engine_lock, "_TIMEOUT", 0.1)
+    with lock.take():
+        pass
 
 
 def test_a_lead_is_refused_where_weights_are_shared_and_where_curves_are_to_repeat(arena):

@@ -1,5 +1,6 @@
 """A run's folder: never used twice, never by two, never half a summary; and what it keeps of each step."""
 
+import fcntl
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from palaestra.trainers.run.atomic_files import PART, whole_folder, write_text
 from palaestra.trainers.run.folder import Run, fresh_folder
 from palaestra.trainers.run.progress import Progress
 from palaestra.trainers.run.run_clock import cpu_seconds
+from palaestra.trainers.run.run_lock import claimed
 from palaestra.trainers.run.saved_config import FREE, ROUNDING, VERSION, read_config, refused, written_config
 from palaestra.trainers.run.versions import versions
 from palaestra.trainers.validation import changed, flat, plain
@@ -218,6 +220,20 @@ run = Run.reopened(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
 """
+
+
+def test_a_folder_that_its_last_holder_deletes_meanwhile_still_has_one_holder(tmp_path, monkeypatch):
+    folder, locked = tmp_path / "run", fcntl.flock
+
+    def after_deletion(file, how):
+        monkeypatch.undo()
+        (folder / "lock").unlink()
+        folder.rmdir()
+        locked(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_deletion)
+    with claimed(folder), pytest.raises(UsageError, match="in use by process"):
+        claimed(folder)
 
 
 def test_two_processes_never_work_in_one_folder_and_a_dead_one_blocks_nobody(tmp_path):

@@ -29,8 +29,10 @@ class EngineLock:
         """Hold the lock for a `with` block."""
         with self._changed:
             self._urgent += urgent
-            free = self._changed.wait_for(lambda: not self._taken and (urgent or not self._urgent), _TIMEOUT)
-            self._urgent -= urgent
+            try:
+                free = self._changed.wait_for(lambda: not self._taken and (urgent or not self._urgent), _TIMEOUT)
+            finally:  # An interrupt may end the wait.
+                self._urgent -= urgent
             if not free:
                 raise TrainingHalted(f"the engine did not come free within {_TIMEOUT:g} s: a poll or an update hangs")
             self._taken = True

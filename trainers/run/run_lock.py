@@ -15,6 +15,24 @@ def claimed(folder: Path) -> TextIOWrapper:
 
     Raise `UsageError` if another process holds the lock.
     """
+    lock = _locked(folder)
+    while not _is_file_of(folder, lock):  # Its last holder has deleted it meanwhile.
+        lock.close()
+        lock = _locked(folder)
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    lock.flush()
+    return lock
+
+
+def _is_file_of(folder: Path, lock: TextIOWrapper) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), (folder / "lock").stat())
+    except FileNotFoundError:
+        return False
+
+
+def _locked(folder: Path) -> TextIOWrapper:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("a+", encoding="utf-8")
@@ -36,7 +54,4 @@ def claimed(folder: Path) -> TextIOWrapper:
         raise UsageError(
             f"{folder} is in use by {holder}; wait for it, stop it, or choose another folder with --run"
         ) from error
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    lock.flush()
     return lock

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,11 @@ class Server:
     def __init__(self, launch: Launch, port: int, folder: Path) -> None:
         """Prepare `folder`: it will hold the server's log, the worker extension, and the path of the newest weights."""
         self.launch, self.folder = launch, folder
-        self.port = port or _free_port(launch.host)
+        if not port:
+            reserved = _reserved_port(launch.host)
+            port = reserved.getsockname()[1]
+            weakref.finalize(self, reserved.close)
+        self.port = port
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(launch.host, launch.host)
         self.url = f"http://{host}:{self.port}"
         self.log = folder / "log"
@@ -161,14 +166,18 @@ class Server:
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-_SHOWN_LINES:])
 
     def stop(self) -> None:
-        """End the server and all its processes."""
+        """End the server and all its processes. Its port stays reserved, since it may be started again."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
             self._process = None
 
 
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        listener.bind((host, 0))
-        return int(listener.getsockname()[1])
+def _reserved_port(host: str) -> socket.socket:
+    """Return a socket that is bound to a free port, which nobody else is given while the socket exists. The server can
+    listen on it, since both set SO_REUSEADDR and this socket never listens.
+    """
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((host, 0))
+    return reserved

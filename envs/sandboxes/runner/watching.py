@@ -67,10 +67,14 @@ def status(pid: int | str) -> list[bytes]:
 
 def _children(pid: int) -> list[int]:
     children: list[int] = []
-    with contextlib.suppress(OSError):  # it died while it was looked at
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                children += map(int, file.read().split())
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # The process has ended.
+        return children
+    for thread in threads:
+        # A thread that has ended meanwhile hides nothing of the others.
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+            children += map(int, file.read().split())
     return children
 
 

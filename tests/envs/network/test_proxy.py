@@ -285,7 +285,7 @@ def test_a_hostile_server_is_cut_within_its_bounds_and_what_is_cut_looks_cut(beh
 
 def test_a_client_that_sends_nothing_or_too_slowly_or_too_much_is_let_go():
     async def go():
-        async with serving() as server, proxied(server, request_bytes=1000, connections=3, **QUICK) as proxy:
+        async with serving() as server, proxied(server, request_bytes=1000, **QUICK) as proxy:
             begun = time.monotonic()
             assert await said(proxy) == b""
             assert await said(proxy, *[b"G"] * 12, pause=0.05) == b""
@@ -294,8 +294,10 @@ def test_a_client_that_sends_nothing_or_too_slowly_or_too_much_is_let_go():
             big = await said(proxy, post + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
             assert big.startswith(b"HTTP/1.1 413")
             assert time.monotonic() - begun < SECONDS
+        async with serving() as server, proxied(server, connections=3, head_seconds=3.0) as proxy:
             held = [await opened(proxy) for _ in range(3)]
-            await asyncio.sleep(0.05)
+            while len(proxy._open) < 3:
+                await asyncio.sleep(0.01)
             assert await said(proxy, get(server.port)) == b"", "a fourth connection is served"
             await asyncio.gather(*(reader.read() for reader, _ in held))
             assert (await said(proxy, get(server.port))).startswith(b"HTTP/1.1 200")

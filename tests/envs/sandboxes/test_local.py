@@ -274,6 +274,7 @@ def test_a_session_that_its_program_keeps_from_being_forked_begins_anew_and_says
 
 def test_cancelling_ends_the_run(sandbox: LocalSandbox) -> None:
     supervisor = supervisor_of(sandbox)
+    sandbox.run_once("1")  # All processes that a sandbox keeps are there after it.
 
     async def until(holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):
