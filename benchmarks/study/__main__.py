@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import tyro
 from one_run import run
 from parts import COMPARISONS, PARTS
-from report import BEGIN, BEGIN_CLAIMS, BEGIN_LATER, END, write
+from report import BEGIN, BEGIN_CLAIMS, BEGIN_ROUND, END, ROUNDS, write
 from results import Results
 
 HERE = Path(__file__).resolve().parent
@@ -60,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = options.miniature
         paths = {"starts": folder / "starts", "results": folder / "results"}
         paths |= {"page": folder / "study.md", "appendix": folder / "study_tables.md"}
-        marks = (f"{begin}\n{END}\n\n" for begin in (BEGIN_CLAIMS, *BEGIN_LATER))
-        paths["page"].write_text("".join(marks), encoding="utf-8")
-        paths["appendix"].write_text(f"{BEGIN.format(options.part)}\n{END}\n", encoding="utf-8")
+        marks = (BEGIN.format(options.part), *map(BEGIN_ROUND.format, ROUNDS))
+        paths["page"].write_text(f"{BEGIN_CLAIMS}\n{END}\n", encoding="utf-8")
+        paths["appendix"].write_text("".join(f"{mark}\n{END}\n\n" for mark in marks), encoding="utf-8")
         options = replace(options, seeds=1, **paths)
     if unknown := [name for name in options.only if name not in PARTS[options.part]]:
         raise SystemExit(f"no comparison is called {unknown[0]!r}; there are {', '.join(PARTS[options.part])}")

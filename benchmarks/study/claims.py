@@ -77,6 +77,8 @@ class Claim:
     """Name of the measure in the table; "" for the area under the curve of success."""
     worth: float = WORTH
     """Smallest difference that would matter."""
+    replaces: tuple[str, ...] = ()
+    """Texts of claims of earlier rounds that this one asks again. A claim with the same text is always replaced."""
 
     def differences(self, results: Results) -> list[float]:
         """Return the difference of each seed that both arms have."""
@@ -97,10 +99,13 @@ CLAIMS = (
     Claim("DAPO with as many optimizer steps learns more than GRPO", "vspo", "dapo, 12 steps", "grpo"),
     Claim("Tasks drawn by a posterior teach more", "vspo", "posterior", "grpo"),
     Claim("Curated tasks teach more, the cost of curation included", "curated", "curated", "unfiltered"),
-    Claim("The same, where curation is free", "curated", "curated, its tokens not counted", "unfiltered"),
+    Claim(
+        "Curated tasks teach more, where curation is free",
+        "curated", "curated, its tokens not counted", "unfiltered",
+    ),
     Claim("PRS beats a binary reward where hardly a call is served", "prs-starved", "prs", "binary"),
-    Claim("PRS beats it where most calls cannot be read", "prs-format", "prs", "binary"),
-    Claim("PRS beats it where the right choice is unknown", "prs-choice", "prs", "binary"),
+    Claim("PRS beats a binary reward where most calls cannot be read", "prs-format", "prs", "binary"),
+    Claim("PRS beats a binary reward where the right choice is unknown", "prs-choice", "prs", "binary"),
     Claim("SCR as printed learns more than TCR", "sequence", "SCR as printed", "TCR"),
     Claim("SCR with bounds 33 times as wide learns more than TCR", "sequence", "SCR, bounds x 33", "TCR"),
     Claim("TCR learns more than T", "sequence", "TCR", "T"),
@@ -132,8 +137,50 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def claims_table(results: Results) -> str:
-    """Return the table of claims. A claim without two runs in both arms has the text "not run"."""
+@dataclass(frozen=True)
+class Answer:
+    """What the runs say of a claim."""
+
+    claim: Claim
+    values: Sequence[float]
+    """Its differences by seed."""
+    p: float | None
+    """Its corrected p-value; None with too few runs, above 1 if seeds are missing."""
+
+    @property
+    def verdict(self) -> str:
+        """Return "for", "against", or "open"."""
+        if self.p is None or self.p >= LEVEL:
+            return "open"
+        return "for" if np.mean(self.values) > 0 else "against"
+
+    @property
+    def needed(self) -> str:
+        """Return the number of seeds that an open claim needs to find a difference of its `worth`, or a note that its
+        interval excludes such a difference.
+        """
+        if self.verdict != "open" or self.p is None:
+            return ""
+        values, worth = self.values, self.claim.worth
+        if np.mean(values) + half_width(values) < worth:
+            return f"none: below {worth}"
+        return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / worth) ** 2)))
+
+    def row(self) -> str:
+        """Return the row of the table."""
+        claim, values = self.claim, self.values
+        arms = claim.arm if claim.arm == claim.against else f"{claim.arm} - {claim.against}"
+        contrast = f"`{claim.comparison}`: {claim.of or arms}"
+        if self.p is None:
+            return f"| {claim.text} | {contrast} | not run |  |  | open |  |"
+        verdict = self.verdict if self.verdict == "open" else f"**{self.verdict}**"
+        effect = f"{np.mean(values):+.3f} ± {half_width(values):.3f}"
+        cells = (claim.text, contrast, effect, str(len(values)), _shown(self.p), verdict, self.needed)
+        return f"| {' | '.join(cells)} |"
+
+
+def first_round(results: Results) -> tuple[list[Answer], int]:
+    """Return the answers to the claims of the first round, and the number of contrasts of the correction."""
     differences = {claim: claim.differences(results) for claim in CLAIMS}
     tested = {claim: values for claim, values in differences.items() if len(values) > 1}
     named = {(claim.comparison, frozenset((claim.arm, claim.against))) for claim in tested if claim.measure is area}
@@ -142,15 +189,13 @@ def claims_table(results: Results) -> str:
             values = other.differences(results)
             tested |= {other: values} if len(values) > 1 else {}
     corrected = dict(zip(tested, holm([student_p(values) for values in tested.values()]), strict=True))
-    rows = [claim_row(claim, values, corrected.get(claim)) for claim, values in differences.items()]
-    return "\n".join([*heading(len(tested)), *rows])
+    return [Answer(claim, values, corrected.get(claim)) for claim, values in differences.items()], len(tested)
 
 
-def heading(contrasts: int) -> list[str]:
-    """Return the lines above the rows of a table of claims."""
+def table(answers: Sequence[Answer]) -> str:
+    """Return a table of claims."""
     columns = ["claim", "contrast", "effect", "seeds", "p", "verdict", "seeds it needs"]
-    line = f"Corrected over {contrasts} contrasts."
-    return [line, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return "\n".join([f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(answer.row() for answer in answers)])
 
 
 def student_p(values: Sequence[float]) -> float:
@@ -185,27 +230,6 @@ def _other_contrasts() -> Iterator[Claim]:
             for arm in comparison.arms:
                 if arm != comparison.against:
                     yield Claim("", name, arm, comparison.against)
-
-
-def claim_row(claim: Claim, values: Sequence[float], p: float | None) -> str:
-    """Return the row of a claim. `p` is the corrected p-value; None if there are too few runs."""
-    arms = claim.arm if claim.arm == claim.against else f"{claim.arm} - {claim.against}"
-    contrast = f"`{claim.comparison}`: {claim.of or arms}"
-    if p is None:
-        return f"| {claim.text} | {contrast} | not run |  |  | open |  |"
-    verdict = "open" if p >= LEVEL else "**for**" if np.mean(values) > 0 else "**against**"
-    needed = _needed(values, claim.worth) if verdict == "open" else ""
-    effect = f"{np.mean(values):+.3f} ± {half_width(values):.3f}"
-    return f"| {claim.text} | {contrast} | {effect} | {len(values)} | {_shown(p)} | {verdict} | {needed} |"
-
-
-def _needed(values: Sequence[float], worth: float) -> str:
-    """Return the number of seeds that an open claim needs to find a difference of `worth`, or a note that its interval
-    excludes such a difference.
-    """
-    if np.mean(values) + half_width(values) < worth:
-        return f"none: below {worth}"
-    return str(max(len(values) + 1, ceil((_TWO_SIDED_POWER * np.std(values, ddof=1) / worth) ** 2)))
 
 
 def _shown(p: float) -> str:

@@ -8,12 +8,12 @@ the claims of its round; its interval is Student's t. A claim is open until all 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from math import inf
 from typing import Any
 
 import numpy as np
-from claims import Claim, Line, area, claim_row, heading, holm, tokens_saved
+from claims import Answer, Claim, Line, area, first_round, holm, tokens_saved
 from parts import COMPARISONS
 from results import Results
 
@@ -72,9 +72,17 @@ class TunedClaim(Claim):
 
 
 SECOND_CLAIMS = (
-    TunedClaim("VSPO's choice of groups by value is better than a random one", "graded", "value", "random"),
+    TunedClaim(
+        "VSPO's choice of groups by value is better than a random one", "graded", "value", "random",
+        replaces=("VSPO's choice of groups is better than a random one",),
+    ),
     TunedClaim("Damping of VSPO's copies helps", "graded", "value and damping", "value"),
-    TunedClaim("VSPO learns more than GRPO where tasks differ in value", "graded", "value and damping", "none"),
+    TunedClaim(
+        "VSPO learns more than GRPO where tasks differ in value", "graded", "value and damping", "none",
+        replaces=(
+            "VSPO learns more than GRPO", "VSPO at twice the rate learns more than GRPO at twice the rate",
+        ),
+    ),
     TunedClaim(
         "More starved starts leave zero with PRS than with a binary reward", "starved", "prs", "binary",
         leaves_zero, of="share of seeds that leave zero",
@@ -83,12 +91,24 @@ SECOND_CLAIMS = (
         "PRS solves half of the tasks sooner", "starved", "prs", "binary",
         sooner_at_half, of="share of the budget left at .5",
     ),
-    TunedClaim("PRS learns more from starved starts than a binary reward", "starved", "prs", "binary"),
+    TunedClaim(
+        "PRS learns more from starved starts than a binary reward", "starved", "prs", "binary",
+        replaces=("PRS beats a binary reward where hardly a call is served",),
+    ),
     TunedClaim("Weights that move teach more than fixed ones", "starved", "moving", "prs"),
-    TunedClaim("Training on two worlds carries over to a third more than on one", "worlds", "diverse", "single"),
+    TunedClaim(
+        "Training on two worlds carries over to a third more than on one", "worlds", "diverse", "single",
+        replaces=("Training on two kinds of questions transfers better to a third",),
+    ),
     TunedClaim("Curated tasks teach more, the cost of curation included", "curation", "curated", "unfiltered"),
-    TunedClaim("SCR with bounds scaled to the length learns more than TCR", "scaled", "SCR, scaled", "TCR"),
-    TunedClaim("Reagent-R learns more than no judge where its score varies", "process", "R", "none"),
+    TunedClaim(
+        "SCR with bounds scaled to the length learns more than TCR", "scaled", "SCR, scaled", "TCR",
+        replaces=("SCR with bounds 33 times as wide learns more than TCR",),
+    ),
+    TunedClaim(
+        "Reagent-R learns more than no judge where its score varies", "process", "R", "none",
+        replaces=("Reagent-R learns more than no judge",),
+    ),
     TunedClaim("TCR ends with a higher pass@8 than T", "pass-at-8", "TCR", "T", last_pass, of="pass@8 at the end"),
     TunedClaim("TCR gives up less pass@8 than T", "pass-at-8", "TCR", "T", kept_pass, of="pass@8, end less highest"),
     TunedClaim("An upper bound of .28 is better than .20", "bounds", "0.28", "0.20"),
@@ -100,7 +120,7 @@ SECOND_CLAIMS = (
     ),
     TunedClaim("Real episodes repair a start that thinks without calls", "thinking", "thinking, real", "thinking"),
     TunedClaim(
-        "It then ends better than an instruct start", "thinking", "thinking, real", "instruct, real",
+        "So repaired, it ends better than an instruct start", "thinking", "thinking, real", "instruct, real",
         last_success, of="success at the end",
     ),
 )  # fmt: skip
@@ -142,15 +162,26 @@ def sign_flip_p(values: Sequence[float]) -> float:
     return float(np.mean(sums >= abs(sum(values)) - 1e-9))
 
 
-def table(results: Results, claims: Sequence[Claim]) -> str:
-    """Return the table of a round's claims."""
+def later_round(results: Results, claims: Sequence[Claim]) -> list[Answer]:
+    """Return the answers to the claims of a round."""
     differences = {claim: claim.differences(results) for claim in claims}
     whole = {claim: len(values) == COMPARISONS[claim.comparison].seeds for claim, values in differences.items()}
     # A claim whose seeds are not all there counts in the correction with a p-value of 1, and stays open.
     p_values = [sign_flip_p(values) if whole[claim] else 1.0 for claim, values in differences.items()]
     corrected = dict(zip(differences, holm(p_values), strict=True))
-    rows = [
-        claim_row(claim, values, (corrected[claim] if whole[claim] else inf) if len(values) > 1 else None)
+    return [
+        Answer(claim, values, (corrected[claim] if whole[claim] else inf) if len(values) > 1 else None)
         for claim, values in differences.items()
     ]
-    return "\n".join([*heading(len(claims)), *rows])
+
+
+def last_answers(results: Results) -> list[Answer]:
+    """Return the answer to each claim of the last round that asked it, those for the claim first and open ones last."""
+    last: dict[str, Answer] = {}
+    later = [later_round(results, claims) for claims in (SECOND_CLAIMS, THIRD_CLAIMS)]
+    for answer in (*first_round(results)[0], *chain.from_iterable(later)):
+        for text in answer.claim.replaces:
+            last.pop(text, None)
+        last[answer.claim.text] = answer
+    order = ("for", "against", "open")
+    return sorted(last.values(), key=lambda answer: (order.index(answer.verdict), answer.needed.isdecimal()))

@@ -1,7 +1,8 @@
 """Tables and pictures of the study. They replace the text between two marks of a page; the rest of the page stays.
 
-The page has the table of claims and the pictures, the appendix the tables of each part. Intervals are Student's t over
-seeds, 95 %; differences are paired by seed. Left out: the text around them, which is written by hand.
+The page has the last answer to each claim, the appendix the claims of each round, and the tables of each part.
+Intervals are Student's t over seeds, 95 %; differences are paired by seed. Left out: the text around them,
+which is written by hand.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +11,16 @@ from typing import Any
 
 import numpy as np
 from arms import Comparison
-from claims import area, claims_table, half_width, tokens_to
-from later_claims import SECOND_CLAIMS, THIRD_CLAIMS, leaves_zero
-from later_claims import table as later_table
+from claims import Answer, area, first_round, half_width, table, tokens_to
+from later_claims import SECOND_CLAIMS, THIRD_CLAIMS, last_answers, later_round, leaves_zero
 from parts import PARTS
 from results import Results
 from useful import table as useful_table
 
 BEGIN, END = "<!-- tables of PART={}: written by make study -->", "<!-- end of the tables -->"
 BEGIN_CLAIMS = "<!-- table of claims: written by make study -->"
-BEGIN_LATER = {
-    "<!-- table of the second round's claims: written by make study -->": SECOND_CLAIMS,
-    "<!-- table of the third round's claims: written by make study -->": THIRD_CLAIMS,
-}
+BEGIN_ROUND = "<!-- claims of the {} round: written by make study -->"
+ROUNDS = ("first", "second", "third")
 PICTURES = {
     "algorithms": "pictures/study.png",
     "reagent": "pictures/study-reagent.png",
@@ -172,9 +170,20 @@ def write(page: Path, appendix: Path, results: Results, part: str) -> None:
     if part == "algorithms":
         tables.append(useful_table())
     _between(appendix, BEGIN.format(part), "\n\n".join(tables))
-    _between(page, BEGIN_CLAIMS, claims_table(results))
-    for begin, claims in BEGIN_LATER.items():
-        _between(page, begin, later_table(results, claims))
+    _between(page, BEGIN_CLAIMS, table(last_answers(results)))
+    for name, text in round_tables(results).items():
+        _between(appendix, BEGIN_ROUND.format(name), text)
+
+
+def round_tables(results: Results) -> dict[str, str]:
+    """Return the table of claims of each round, with the number of contrasts that it is corrected for."""
+    first, contrasts = first_round(results)
+    later = [later_round(results, claims) for claims in (SECOND_CLAIMS, THIRD_CLAIMS)]
+    rounds: list[tuple[list[Answer], int]] = [(first, contrasts), *((answers, len(answers)) for answers in later)]
+    return {
+        name: f"Corrected over {count} contrasts.\n\n{table(answers)}"
+        for name, (answers, count) in zip(ROUNDS, rounds, strict=True)
+    }
 
 
 def _between(page: Path, begin: str, written: str) -> None:

@@ -21,13 +21,35 @@ def claims(monkeypatch):
 
 
 def test_the_claims_on_the_page_are_those_of_the_committed_results(claims):
-    from later_claims import SECOND_CLAIMS, THIRD_CLAIMS, table
+    from later_claims import last_answers
+    from report import round_tables
     from results import Results
 
-    results, page = Results(STUDY.parent / "results" / "study"), (ROOT / "docs" / "study.md").read_text("utf-8")
-    assert claims.claims_table(results) in page
-    assert table(results, SECOND_CLAIMS) in page
-    assert table(results, THIRD_CLAIMS) in page
+    results = Results(STUDY.parent / "results" / "study")
+    page, appendix = ((ROOT / "docs" / name).read_text("utf-8") for name in ("study.md", "study_tables.md"))
+    assert claims.table(last_answers(results)) in page
+    assert all(text in appendix for text in round_tables(results).values())
+
+
+def test_the_page_has_each_claim_once_as_the_last_round_answered_it(claims, monkeypatch, tmp_path):
+    import later_claims
+    from claims import Answer, Claim
+    from results import Results
+
+    def of(*asked):
+        return [Answer(Claim(text, "c", "arm", "base", replaces=replaces), v, p) for text, replaces, v, p in asked]
+
+    up, down = [1.0, 1.1], [-1.0, -1.1]
+    first = of(("small", (), up, 0.5), ("same", (), up, 0.5), ("old", (), up, 0.01), ("no", (), down, 0.01))
+    second = of(("same", (), up, 0.01), ("new", ("old",), [0.0, 0.0001], 0.9))
+    third = of(("third", (), down, None))
+    monkeypatch.setattr(later_claims, "first_round", lambda _: (first, 4))
+    later = {later_claims.SECOND_CLAIMS: second, later_claims.THIRD_CLAIMS: third}
+    monkeypatch.setattr(later_claims, "later_round", lambda _, asked: later[asked])
+    found = [(answer.claim.text, answer.verdict) for answer in later_claims.last_answers(Results(tmp_path))]
+    assert found == [("same", "for"), ("no", "against"), ("new", "open"), ("third", "open"), ("small", "open")]
+    texts = {claim.text for claim in claims.CLAIMS}
+    assert texts.issuperset(text for claim in later_claims.SECOND_CLAIMS for text in claim.replaces)
 
 
 def test_an_arm_is_judged_at_the_rate_that_is_better_in_all_other_seeds(claims, tmp_path):
@@ -53,7 +75,7 @@ def test_the_sign_flip_test_is_exact_and_never_certain(claims):
 
 
 def test_a_claim_of_a_later_round_is_open_until_all_its_seeds_are_there(claims, tmp_path):
-    from later_claims import SECOND_CLAIMS, table
+    from later_claims import SECOND_CLAIMS, later_round
     from parts import COMPARISONS
     from results import Results
 
@@ -65,7 +87,8 @@ def test_a_claim_of_a_later_round_is_open_until_all_its_seeds_are_there(claims, 
                 for rate in ("1e-03", "2e-03"):
                     curve = [{"success": 0.0}, {"success": success + seed / 1000}]
                     results.add("graded", {"arm": f"{arm}, lr {rate}", "seed": seed, "curve": curve})
-        return next(line for line in table(results, SECOND_CLAIMS).splitlines() if "than a random one" in line)
+        answers = later_round(results, SECOND_CLAIMS)
+        return next(answer.row() for answer in answers if "than a random one" in answer.claim.text)
 
     assert "| open |" in row(seeds - 1)
     assert "| **for** |" in row(seeds)
@@ -84,9 +107,9 @@ def test_p_values_are_those_of_students_test_and_of_holms_correction(claims):
 def test_a_claim_without_runs_says_so(claims, tmp_path):
     from results import Results
 
-    rows = [row for row in claims.claims_table(Results(tmp_path)).splitlines() if row.startswith("| ")][1:]
-    assert len(rows) == len(claims.CLAIMS)
-    assert all("| not run |" in row for row in rows)
+    answers, contrasts = claims.first_round(Results(tmp_path))
+    assert len(answers) == len(claims.CLAIMS) and contrasts == 0
+    assert all("| not run |" in answer.row() for answer in answers)
 
 
 @pytest.mark.prove
