@@ -87,12 +87,13 @@ class Answering:
                         live[self._agent.engine.submit(question[1])] = question
                     except UsageError as error:
                         _set_outcome(question[2], error)
-                    except BaseException:
-                        self._questions.put(question)  # It gets the outcome of all that are unanswered.
+                    except Exception:  # Whatever the engine raises: this question too gets the outcome below.
+                        self._questions.put(question)
                         raise
                 for completion in self._agent.engine.poll(_POLL_SECONDS):
-                    conversation, request, future = live.pop(completion.ticket)
+                    conversation, request, future = live[completion.ticket]
                     _set_outcome(future, _answer(conversation, request, completion))
+                    del live[completion.ticket]
                 for ticket in [ticket for ticket, (_, _, future) in live.items() if future.cancelled()]:
                     self._agent.engine.cancel(ticket)
                     del live[ticket]

@@ -34,6 +34,7 @@ _MAX_CRASHES = 3
 """Number of crashes in a row without an answer after which an error is raised."""
 
 _READER_SECONDS = 10.0
+"""Timeout for the end of the thread that reads the messages of a child that has ended."""
 
 
 class EngineLost(PalaestraError):

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import uvicorn
 
+from palaestra.agents import answering as answering_module
 from palaestra.agents.answering import Answering
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
@@ -71,7 +72,7 @@ def test_questions_together_are_answered_as_each_alone_and_none_after_the_end():
     assert alone[0].content != alone[1].content
 
 
-@pytest.mark.parametrize("where", ["submit", "poll"])
+@pytest.mark.parametrize("where", ["submit", "poll", "answer"])
 def test_an_engine_that_fails_leaves_no_question_without_an_answer(monkeypatch, where):
     """Also the question that it is given just then, those that wait, and those that come later."""
     one = answering()
@@ -79,7 +80,10 @@ def test_an_engine_that_fails_leaves_no_question_without_an_answer(monkeypatch, 
     def fail(*_):
         raise RuntimeError("the engine is gone")
 
-    monkeypatch.setattr(one._agent.engine, where, fail)
+    if where == "answer":
+        monkeypatch.setattr(answering_module, "_answer", fail)
+    else:
+        monkeypatch.setattr(one._agent.engine, where, fail)
     monkeypatch.setattr("threading.excepthook", lambda _: None)
 
     async def ask():

@@ -41,14 +41,16 @@ def test_a_session_keeps_variables_and_files_until_it_is_reset(docker_sandbox: D
 
 def test_time_ends_a_run_and_not_its_session(docker_sandbox: DockerSandbox) -> None:
     with docker_sandbox.start() as session:
-        session.run("kept = 7")
-        begun = time.monotonic()
-        done = session.run("while True: pass", timeout=3.0)  # it has begun by then, or could not be interrupted
-        assert done.timed_out
-        assert done.limit_hit == "seconds"
-        assert time.monotonic() - begun < 30.0
-        # A console that does not answer in time after the interrupt is replaced.
-        assert done.state_lost or session.run("kept", show_last=True).value == "7"
+        for _ in range(3):  # On a busy machine the console may not answer the interrupt in time, and is replaced.
+            session.run("kept = 7")
+            begun = time.monotonic()
+            done = session.run("while True: pass", timeout=3.0)  # it has begun by then, or could not be interrupted
+            assert done.timed_out
+            assert done.limit_hit == "seconds"
+            assert time.monotonic() - begun < 30.0
+            if not done.state_lost:
+                break
+        assert session.run("kept", show_last=True).value == "7"
 
 
 def test_async_callers_share_the_loop(docker_sandbox: DockerSandbox) -> None:

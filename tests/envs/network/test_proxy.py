@@ -296,8 +296,9 @@ def test_a_client_that_sends_nothing_or_too_slowly_or_too_much_is_let_go():
             assert time.monotonic() - begun < SECONDS
         async with serving() as server, proxied(server, connections=3, head_seconds=3.0) as proxy:
             held = [await opened(proxy) for _ in range(3)]
-            while len(proxy._open) < 3:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(SECONDS):
+                while len(proxy._open) < 3:
+                    await asyncio.sleep(0.01)
             assert await said(proxy, get(server.port)) == b"", "a fourth connection is served"
             await asyncio.gather(*(reader.read() for reader, _ in held))
             assert (await said(proxy, get(server.port))).startswith(b"HTTP/1.1 200")

@@ -207,6 +207,15 @@ def test_what_is_watched_is_a_share_of_what_is_held():
     assert watching.watched_memory([2**22 + 1]) == 0
 
 
+def test_a_thread_that_ends_meanwhile_hides_no_child_of_the_others(monkeypatch):
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: ["gone", *listed(folder)])
+    with subprocess.Popen(["sleep", "300"]) as child:
+        found = watching.tree(os.getpid())
+        child.kill()
+    assert child.pid in found
+
+
 def test_a_group_serves_again_while_it_is_as_good_as_new(groups):
     first = groups.take("1", LIMITS)
     assert groups.add_idle(first)
