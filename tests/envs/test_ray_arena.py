@@ -180,9 +180,9 @@ def test_play_tries_again_what_a_killed_worker_has_broken(cluster, tmp_path):
 
 
 def test_a_worker_that_is_silent_is_given_up(shift, monkeypatch):
-    arena = begun(shift(2))
-    monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", 10.0)
+    monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", 20.0)  # Before the first call for news: each has a deadline.
     monkeypatch.setattr(ray_cluster, "_POLL_SECONDS", 1.0)
+    arena = begun(shift(2))
     arena.send({0: call("stop", signal_name="SIGSTOP"), 1: "done"})
     events = heard(arena, 2)
     assert (events[0].ending, events[1].ending) == (Ending.BROKEN, Ending.ANSWERED)

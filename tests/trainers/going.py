@@ -47,9 +47,12 @@ def told(folder):
 
 
 def require_same_untimed(folder, other):
-    """The steps and episodes of two runs are the same, but for what depends on time where play is ahead."""
+    """The steps and episodes of two runs are the same, but for what depends on time where play is ahead: also the gap
+    to the engine, which counts only tokens of the newest weights.
+    """
     (lines, episodes), (expected, played) = told(folder), told(other)
-    timed = ("time/", "staleness/", "num_tokens/sampled", "num_tokens/shared_ratio")
+    gap = ("audit/gap_", "sampling/sampling_logp_difference/")
+    timed = ("time/", "staleness/", "num_tokens/sampled", "num_tokens/shared_ratio", *gap)
     for mine, theirs in zip(lines, expected, strict=True):
         mine, theirs = (
             {name: value for name, value in line.items() if not name.startswith(timed)} for line in (mine, theirs)
