@@ -183,6 +183,7 @@ class ProcessEngine:
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
             stderr=self._stderr,
+            process_group=0,  # A signal to this process's group does not end the child: it ends with the pipe.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
         )
         child_connection.close()

@@ -272,7 +272,8 @@ class EngineContract:
         served.begin(asked, done)
         old, before = served.engine.version, {name: p.clone() for name, p in served.model.named_parameters()}
         served.engine.pause(mode)
-        served.look(asked, done, 0.0)
+        for _ in range(3):  # Answers of the time before may still be under way.
+            served.look(asked, done, 0.1)
         late = served.turns(3)
         sampled, ready = served.engine.sampled, set(done)
         for _ in range(3):

@@ -105,11 +105,32 @@ def test_a_child_that_always_dies_is_an_error_with_its_last_words(served):
 
 @pytest.mark.prove
 def test_a_child_that_is_silent_is_replaced(served):
-    served.engine._deadline = 30.0  # Enough for a start, on a busy machine.
-    served.seconds = 120.0
+    served.engine._deadline = 60.0  # Enough for a start, on a busy machine.
+    served.seconds = 240.0
     asked, done = served.turns(3), {}
     os.kill(served.engine._child.pid, signal.SIGSTOP)
     served.answers(asked, done)
+
+
+@pytest.mark.prove
+def test_signals_to_the_group_of_a_run_leave_the_child_to_the_run():
+    """torchrun, `timeout` and a closed terminal signal a group. A run handles that after its step."""
+    program = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_engine_contract import contract_model\n"
+        "from palaestra.agents.engines.process import ProcessEngine\n"
+        "engine = ProcessEngine(contract_model(), [7], slots=2)\n"
+        "child = engine._child.pid\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+        "    signal.signal(number, lambda *_: None)\n"
+        "    os.killpg(0, number)\n"
+        "    engine.held_bytes\n"
+        "assert engine._child.pid == child\n"
+        "engine.close()\n"
+    )
+    command = [sys.executable, "-c", program, str(Path(__file__).parent)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, start_new_session=True)
+    assert not ran.returncode, ran.stderr
 
 
 @pytest.mark.prove

@@ -32,7 +32,7 @@ def served_of_module(tmp_path_factory):
         launch = Launch(
             Path(sys.executable), str(folder / "model"), "cuda", dtype="float32", max_model_len=LONGEST, options=share
         )
-        own = OwnServers([launch], start_seconds=60)
+        own = OwnServers([launch], start_seconds=300)
         own.start()
         engine = VllmEngine(model, STOPS, urls=own.urls, own_servers=own, shares_memory=True)
         (server,) = own.servers

@@ -25,7 +25,7 @@ from palaestra.agents.engines.vllm.launch import Launch
 from palaestra.agents.engines.vllm.own_servers import OwnServers, Watch
 
 LONGEST = 128
-SECONDS = 60
+SECONDS = 300
 """Against a hang alone."""
 
 

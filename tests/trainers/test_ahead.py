@@ -215,7 +215,7 @@ def test_play_ends_with_its_learner_and_leaves_nothing_in_the_engine(arena, monk
 
 
 def test_play_that_hangs_is_given_up(arena, monkeypatch):
-    steps = grpo.train_learner(pupil(1, 50), arena)
+    steps = grpo.train_learner(pupil(5, 50), arena)  # Play is not at its end yet, however late this thread is.
     next(steps)
     monkeypatch.setattr(async_rollouts, "_CLOSE_TIMEOUT", 0.2)
     arena.hangs.clear()

@@ -24,7 +24,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with vLLM's code for sending weights and for its routes, of the release for GPUs."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
-    if subprocess.run([*command, *PINS["cuda"]], timeout=600).returncode:
+    try:
+        subprocess.run([*command, *PINS["cuda"]], timeout=600, check=True)
+    except subprocess.SubprocessError:
         pytest.skip(f"pip cannot fetch {PINS['cuda'][0]}")
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
