@@ -7,6 +7,7 @@ traceback, and characters that the terminal lacks are escaped. Left out: what a 
 import errno
 import os
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -117,9 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         advice = f"{_FULL[error.errno]}, and run the same command again"
         print(f"palaestra: nothing more can be written{place}: {error.strerror}; {advice}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("\ninterrupted", file=sys.stderr)
-        return 130
+        return 128 + getattr(stop, "number", signal.SIGINT)  # A run's `Interrupted` has the number of its signal.
     return status
 
 

@@ -12,7 +12,7 @@ from fake_server import nobody
 
 from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.cli import main
+from palaestra.cli import main, results
 from palaestra.trainers import grpo
 from palaestra.trainers.evaluation import during_training as measuring
 from palaestra.trainers.learn.learner import Learner
@@ -267,6 +267,12 @@ def test_a_signal_around_the_training_says_how_to_go_on(capsys, monkeypatch, mod
     assert ("step 3 is saved" in err) == (where != "measure_before")
     assert run(capsys, "train", "--resume", folder)[0] == 0
     same_end(folder, finished)
+
+
+def test_a_signal_while_the_figures_of_a_finished_run_are_shown_is_the_status(capsys, monkeypatch, finished):
+    struck(monkeypatch, (results, "result_table"), signal.SIGTERM)
+    status, _, err = run(capsys, "train", "--resume", finished)
+    assert (status, "Traceback" in err) == (143, False)
 
 
 def test_a_signal_before_the_folder_is_made_leaves_none(capsys, monkeypatch, model, tmp_path):

@@ -346,8 +346,8 @@ def test_a_relay_of_another_session_makes_no_honest_program_wrong(monkeypatch):
     )
     slow = "import time\ndef solve(given):\n    while time.process_time() < 2.0: pass\n"
     with SANDBOXES.shared("local").start() as one, SANDBOXES.shared("local").start() as two:
-        assert one.run(relay).ok
-        assert two.run(relay).ok
+        assert one.run(relay, timeout=60.0).ok
+        assert two.run(relay, timeout=60.0).ok
         found = grade(slow + f"    return {SECRETS!r}[given]\n", "calls", ALLOWANCE)
     assert found.all_passed, found.why
 

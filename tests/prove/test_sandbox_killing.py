@@ -32,6 +32,7 @@ PROGRAMS = ("print(1)", "import numpy; print(numpy.ones(3))", "import time; time
             "import os\\nfor _ in range(3):\\n    if not os.fork(): os.setsid(); import time; time.sleep(600)",
             "open('left', 'w').write('x' * 100000)", "while True: pass")
 sandbox = open_sandbox()
+sandbox.start().close()  # The next sessions begin at once.
 def work(number):
     rng = random.Random(number)
     while True:

@@ -159,6 +159,16 @@ def test_the_newest_are_kept(config, tmp_path):
     assert steps_kept(tmp_path) == [3, 4]
 
 
+def test_a_run_that_goes_on_removes_what_a_killed_save_has_left(config, monkeypatch, tmp_path):
+    """Also after its last step, when it saves no more."""
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "prune", lambda folder, count: None)
+        on(tmp_path, changed(config, {"keep_checkpoints": 2}))
+    assert steps_kept(tmp_path) == [1, 2, 3, 4]
+    on(tmp_path)
+    assert steps_kept(tmp_path) == [3, 4]
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:-7])
 

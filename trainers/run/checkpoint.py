@@ -129,10 +129,15 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
         }
         text = json.dumps({"digest": _digest(content), **content}, indent=2)
         (unfinished / _ABOUT).write_text(text + "\n", encoding="utf-8")
-    for older in _checkpoint_folders(folder)[learner.config.save.keep_checkpoints :]:
-        remove_folder(older)
+    prune(folder, learner.config.save.keep_checkpoints)
     ranks.meet()
     return path
+
+
+def prune(folder: Path, count: int) -> None:
+    """Remove all but the newest `count` checkpoints."""
+    for older in _checkpoint_folders(folder)[count:]:
+        remove_folder(older)
 
 
 def last_step(folder: Path) -> int | None:

@@ -18,7 +18,7 @@ from palaestra.trainers.config.grpo_config import GRPOConfig
 from palaestra.trainers.learn.learner import Learner, RunConfigT, to_learn
 from palaestra.trainers.parts import load_allowed
 from palaestra.trainers.run.atomic_files import remove_folder, whole_folder
-from palaestra.trainers.run.checkpoint import Checkpoint, fingerprint, newest, open_saved, restore
+from palaestra.trainers.run.checkpoint import Checkpoint, fingerprint, newest, open_saved, prune, restore
 from palaestra.trainers.run.folder import Run
 from palaestra.trainers.run.progress import OnProgress, ignore
 from palaestra.trainers.run.saved_config import refused, trained_format
@@ -119,6 +119,8 @@ def newest_checkpoint(run: Run) -> Checkpoint | None:
         run.notes.append(f"{path} is damaged ({fault}) and was removed; the run resumes after step {checkpoint.step}")
         if run.writes:
             remove_folder(path)
+    if run.writes:  # A process that was killed right after a save has not removed the oldest one.
+        prune(run.checkpoints, run.config.save.keep_checkpoints)
     then, now = checkpoint.versions, versions()
     names = [name for name in ("python", "machine", "torch", "transformers") if then.get(name) != now[name]]
     if names:

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ def gets_through(program: Program) -> str:
     """Nothing where it got its way, else what it said. Called in a process of its own, as root."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)
     user = 0 if program.control == "root" else USER
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with Setting(bare=True) as setting, tempfile.TemporaryDirectory(prefix="hostile-") as folder:
         os.chown(folder, user, user)
         victim = subprocess.Popen(["sleep", "1000"], user=user, group=user, extra_groups=[])
