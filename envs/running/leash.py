@@ -16,6 +16,8 @@ from typing import IO
 
 _PR_SET_PDEATHSIG = 1
 TOLD_BYTES = 1000
+writing = threading.Lock()
+"""Held while the file is written."""
 
 
 def main() -> None:
@@ -45,6 +47,7 @@ def main() -> None:
     listener.start()
     status = child.wait()
     listener.join(0.5)
+    writing.acquire()  # It is never released: output of processes that are left must not replace the last words.
     last = bytes(tail).decode(errors="replace").strip()
     write("\n".join(filter(None, (f"it ended with status {status}", last))).encode())
     end_all()
@@ -53,9 +56,10 @@ def main() -> None:
 def listen(stream: IO[bytes], tail: bytearray) -> None:
     """Keep the last bytes of the stream."""
     while part := os.read(stream.fileno(), 2**16):
-        tail += part
-        del tail[:-TOLD_BYTES]
-        write(tail)
+        with writing:
+            tail += part
+            del tail[:-TOLD_BYTES]
+            write(tail)
 
 
 def write(text: bytes | bytearray) -> None:

@@ -144,10 +144,7 @@ class FakeServer:
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
-        for listening in server.sockets:
-            self._loop.remove_reader(listening.fileno())
-        for _ in range(10):  # asyncio would lose the socket of a connection that was accepted just before `close`.
-            await asyncio.sleep(0)
+        await asyncio.sleep(0.001)  # asyncio would lose the socket of a connection accepted just before `close`.
         server.close()
         for task in list(self._open):
             task.cancel()

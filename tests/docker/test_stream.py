@@ -1,5 +1,6 @@
 """The engine's packing is taken off a stream, however it is cut; the pool's rules, with containers that are none."""
 
+import asyncio
 import contextlib
 import itertools
 import socket
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.envs.sandboxes import Limits
+from palaestra.envs.sandboxes.docker import DockerSandbox
 from palaestra.envs.sandboxes.docker import pool as room
 from palaestra.envs.sandboxes.docker.containers import Container
 from palaestra.envs.sandboxes.docker.pool import ContainerPool
@@ -137,6 +139,28 @@ def test_a_container_that_was_being_made_when_the_pool_closed_is_ended(monkeypat
             with pytest.raises(UsageError, match="closed meanwhile"):
                 taken.result()
         assert farm.made == 1
+
+
+def test_a_container_for_a_caller_that_is_gone_with_its_loop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pool() as (farm, made):
+        going, gone, launch = threading.Event(), threading.Event(), made._launch
+        sandbox = object.__new__(DockerSandbox)
+        sandbox._pool = made
+
+        def slow(limits: Limits) -> Container:
+            going.set()
+            assert gone.wait(60)
+            return launch(limits)
+
+        async def leave() -> None:
+            asyncio.create_task(sandbox._taken(True, None, False))  # noqa: RUF006  (it is cancelled with the loop)
+            assert await asyncio.to_thread(going.wait, 60)
+            threading.Timer(0.2, gone.set).start()
+
+        monkeypatch.setattr(made, "_launch", slow)
+        asyncio.run(leave())
+        until(lambda: farm.alive == {})
+        assert not made._taken
 
 
 def test_there_are_never_too_many_and_whoever_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,16 +200,18 @@ class GoesOn(Plain):
 class HangsUp(Plain):
     """Hangs up before the model has answered, and asks the same again."""
 
-    go = threading.Event()
+    asked, deserted, go = threading.Event(), threading.Event(), threading.Event()
+    """What its server has noticed, and whether the model may answer."""
 
     async def play(self, task, client):
         body = {"messages": [{"role": "user", "content": task.prompt}]}
         await client.send(body)
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(self.asked.wait, 30)
         client.close()
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(self.deserted.wait, 30)
+        self.asked.clear()
         await client.send(body)
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(self.asked.wait, 30)
         self.go.set()
         _, answer = await client.receive()
         return json.loads(answer)["choices"][0]["message"]["content"]

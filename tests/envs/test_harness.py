@@ -18,6 +18,7 @@ from palaestra import Ending, EnvironmentDefect, Episode, Start, UsageError
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.envs import Harness, Model, ToolVectorEnv, tool
 from palaestra.envs.harness.wire import Refused, read, turn_request
+from palaestra.envs.harness.world import World
 from palaestra.envs.records.gathering import ReplayMachines
 from palaestra.envs.suite.two_hop import demonstrate
 from palaestra.record import Record, from_line, to_line
@@ -56,7 +57,13 @@ def episodes(author, count=1, said="yes", slots=None, **how):
         ("Streams", Ending.ANSWERED, "", 1),
     ],
 )
-def test_however_a_harness_ends_its_episode_does(name, ending, fault, turns):
+def test_however_a_harness_ends_its_episode_does(name, ending, fault, turns, monkeypatch):
+    for event in (harness_worlds.HangsUp.asked, harness_worlds.HangsUp.deserted, harness_worlds.HangsUp.go):
+        event.clear()
+    ask, desert = World.ask, World.desert
+    monkeypatch.setattr(World, "ask", lambda *given: (ask(*given), harness_worlds.HangsUp.asked.set())[0])
+    monkeypatch.setattr(World, "desert", lambda *given: (desert(*given), harness_worlds.HangsUp.deserted.set()))
+
     def say(messages, rng):
         assert name != "HangsUp" or harness_worlds.HangsUp.go.wait(30)
         return "yes"

@@ -10,8 +10,7 @@ RUN/checkpoints/step-000020/
 A checkpoint is written to a temporary folder, synced, and renamed, so one with its final name is complete. Disks fail,
 and users edit files, so sizes and digests are compared before anything is read. No file is a pickle.
 
-Several ranks write one checkpoint, and any number of ranks can resume from it: tensors are read by name,
-and each rank reads its part.
+Several ranks write one checkpoint, and any number can resume from it: each reads its part of the tensors, by name.
 
 Nothing else has state. The engine is reset by each update of its weights, and environments reset for each episode.
 Not included: the KL reference, which never changes and is in RUN/start.
@@ -88,10 +87,9 @@ def save(learner: Learner[RunConfigT], folder: Path) -> Path:
     """Write a checkpoint of a learner between two steps. Then remove all but the newest `keep_checkpoints`."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
     ranks, path = learner.ranks, folder / f"step-{learner.step:06}"
-    finite = all(bool(own_part(weight).isfinite().all()) for weight in learner.masters.trained.values())
-    if learner.critic is not None:
-        finite = finite and all(bool(tensor.isfinite().all()) for tensor in learner.critic.tensors().values())
-    if not all(ranks.gathered(finite)):
+    tensors = [own_part(weight) for weight in learner.masters.trained.values()]
+    tensors += [] if learner.critic is None else learner.critic.tensors().values()
+    if not all(ranks.gathered(all(bool(tensor.isfinite().all()) for tensor in tensors))):
         raise TrainingHalted(
             f"some weights are not finite after step {learner.step}, so no checkpoint is saved; "
             "a lower learning_rate or max_grad_norm may help"
@@ -190,8 +188,7 @@ def restore(
     tensors = _read(checkpoint, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))
     on_gpu = tensors.pop("random/cuda", None)
-    device = next(model.parameters()).device
-    if on_gpu is not None and device.type == "cuda":
+    if on_gpu is not None and (device := next(model.parameters()).device).type == "cuda":
         torch.cuda.set_rng_state(on_gpu, device)
     if learner.critic is not None:
         critic_keys = [key for key in tensors if key.startswith("critic/")]
@@ -227,8 +224,7 @@ def fingerprint(model: Any) -> str:
 
 def _training_state(learner: Learner[RunConfigT]) -> dict[str, torch.Tensor]:
     state = {"random/cpu": torch.get_rng_state()}
-    device = next(learner.model.parameters()).device
-    if device.type == "cuda":
+    if (device := next(learner.model.parameters()).device).type == "cuda":
         state["random/cuda"] = torch.cuda.get_rng_state(device)
     if learner.critic is not None:
         state |= {f"critic/{name}": tensor.contiguous() for name, tensor in learner.critic.tensors().items()}
@@ -282,8 +278,7 @@ def _checked(path: Path) -> Checkpoint:
             raise ValueError(f"{name} was changed after it was written")
     if f"step-{content['step']:06}" != path.name:
         raise ValueError(f"it holds step {content['step']}: the folder was renamed")
-    names = ("step", "config", "state", "fingerprint", "versions")
-    return Checkpoint(path, **{name: content[name] for name in names})
+    return Checkpoint(path, **{name: content[name] for name in ("step", "config", "state", "fingerprint", "versions")})
 
 
 def _checkpoint_folders(folder: Path) -> list[Path]:

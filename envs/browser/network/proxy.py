@@ -36,6 +36,7 @@ class FilteringProxy:
     async def close(self) -> None:
         """Cut every connection, and stop listening. It may be called twice."""
         if self._server is not None:
+            await asyncio.sleep(0.001)  # asyncio would lose the socket of a connection accepted just before `close`.
             self._server.close()
         for task in list(self._open):
             task.cancel()

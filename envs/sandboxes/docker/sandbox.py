@@ -13,6 +13,7 @@ A container ends when the stream to it closes. The kernel closes it if the train
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from palaestra.envs.running.lifetime import close_at_exit
@@ -149,7 +150,9 @@ class DockerSandbox(FramedSandbox):
             return self._pool.take(fresh=fresh, limits=limits)
         if limits is None and (ready := self._pool.take_ready(fresh=fresh)) is not None:
             return ready
-        waiting = asyncio.ensure_future(asyncio.to_thread(self._pool.take, fresh=fresh, limits=limits))
+        # Not a task: `asyncio.run` cancels tasks as it ends, and the container would then belong to no caller.
+        take = partial(self._pool.take, fresh=fresh, limits=limits)
+        waiting = asyncio.get_running_loop().run_in_executor(None, take)
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:

@@ -208,12 +208,15 @@ def _continue_as_init() -> None:
     The parent ends with the child's status. So if a process sends the parent a SIGTERM and waits for its end, all
     processes of the namespace have ended by then.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Until there is a handler that ends the child as well.
     pid = os.fork()
     if pid == 0:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, signal.SIGKILL))  # then the end is seen below
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     kernel.close_all_but(())  # otherwise readers that wait for an end of file would wait for this process too
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:

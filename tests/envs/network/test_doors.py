@@ -26,7 +26,7 @@ async def client(door, allowed, lookup=system_lookup):
         async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=5) as made:
             yield made
         return
-    proxy = FilteringProxy(Way(allow, ProxyLimits(connect_seconds=0.6), lookup))
+    proxy = FilteringProxy(Way(allow, ProxyLimits(connect_seconds=2.0), lookup))
     async with httpx.AsyncClient(proxy=await proxy.start(), verify=client_tls(), trust_env=False, timeout=5) as made:
         yield made
     await proxy.close()
@@ -98,7 +98,7 @@ def test_a_dead_address_leaves_time_for_the_next_one(door, internet):
     async def go():
         async with serving() as server, client(door, "public", lambda name: [PUBLIC, SECOND]) as made:
             internet.update({PUBLIC: 0, SECOND: server.port})
-            made.timeout = httpx.Timeout(5, connect=0.6)
+            made.timeout = httpx.Timeout(5, connect=2)
             assert "Host: two.org" in await outcome(made, "http://two.org/")
 
     asyncio.run(go())

@@ -353,7 +353,7 @@ def test_a_tunnel_carries_bytes_both_ways_and_ends_by_either_side_by_idleness_an
             await writer.drain()
 
     async def go():
-        async with serving(echo) as server, proxied(server, episode_bytes=500_000, **QUICK) as proxy:
+        async with serving(echo) as server, proxied(server, episode_bytes=500_000, idle_seconds=0.5) as proxy:
             reader, writer = await opened(proxy)
             writer.write(b"CONNECT ok.test:%d HTTP/1.1\r\nHost: a\r\n\r\nearly\r\n\r\nbird" % server.port)
             await reader.readuntil(b"\r\n\r\n")
@@ -363,8 +363,8 @@ def test_a_tunnel_carries_bytes_both_ways_and_ends_by_either_side_by_idleness_an
             writer.transport.abort()
             assert server.heads == [b"early\r\n\r\n"]
 
-            reader, writer = await tunnel(proxy, server.port)
             begun = time.monotonic()
+            reader, writer = await tunnel(proxy, server.port)
             assert await reader.read() == b"" and 0.1 < time.monotonic() - begun < 10  # Half-open, idle.
             writer.transport.abort()
 

@@ -88,6 +88,6 @@ async def serving(behave: Behaviour | None = None, tls: ssl.SSLContext | None = 
     try:
         yield server
     finally:
+        await asyncio.sleep(0.01)  # asyncio would lose the socket of a connection accepted just before `close`.
         listening.close()
-        await asyncio.sleep(0.01)  # What was just accepted becomes a task a moment later.
         await server.leave()

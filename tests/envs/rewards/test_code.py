@@ -313,13 +313,14 @@ def test_the_first_test_that_fails_is_told_with_what_it_gave_expected_and_got(pr
     ("while True:\n    pass", CHECKS, "program.run("),
 ], ids=["stdin", "calls", "assertions", "as it is loaded"])  # fmt: skip
 def test_a_test_out_of_time_is_told_as_such(program, tests, step, monkeypatch):
-    run = BareSession.run
+    run = BareSession._run
 
-    def patient(session, source, *, timeout=None, **options):  # What has an end is late on a busy machine alone.
-        found = run(session, source, timeout=timeout if source.startswith(step) else 60.0, **options)
-        return found if source.startswith(step) else replace(found, duration_s=0.0)
+    async def patient(session, asked, blocking):  # What has an end is late on a busy machine alone.
+        if asked.program.startswith(step):
+            return await run(session, asked, blocking)
+        return replace(await run(session, asked._replace(timeout=60.0), blocking), duration_s=0.0)
 
-    monkeypatch.setattr(BareSession, "run", patient)
+    monkeypatch.setattr(BareSession, "_run", patient)
     why = grade(program, tests, seconds=0.2, total_seconds=0.3).why
     told = [float(seconds) for seconds in re.findall(r"out of time after ([\d.]+) s", why)]
     assert told

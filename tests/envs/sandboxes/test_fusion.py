@@ -125,7 +125,7 @@ def test_a_server_that_is_not_there_is_noticed_when_the_sandbox_opens(monkeypatc
     monkeypatch.setattr(connection, "OPENING", 0.2)
     server = Server(answer)
     server.handle_async_request = server.answer
-    with pytest.raises(SandboxUnavailable, match=r"http://localhost:1 gave no answer in (.|\n)*url="):
+    with pytest.raises(SandboxUnavailable, match=r"http://localhost:1 gave no answer (.|\n)*url="):
         open_sandbox("fusion", url="http://localhost:1", transport=server)
 
 

@@ -138,6 +138,19 @@ def test_the_outer_process_ends_as_the_zygote_ends(mode):
         assert found.returncode == code
 
 
+def test_an_outer_process_that_is_ended_just_as_it_forks_takes_the_zygote_with_it(mode):
+    ended = """fork = os.fork
+def fork_and_end():
+    pid = fork()
+    os.kill(os.getpid(), signal.SIGTERM) if pid else time.sleep(0.2)
+    return pid
+os.fork = fork_and_end
+cell.enter_zygote("""
+    command = [sys.executable, "-I", "-S", "-c", HEAD.replace("cell.enter_zygote(", ended) + "print('left')", mode]
+    found = subprocess.run(command, capture_output=True, timeout=300)
+    assert (found.returncode, found.stdout) == (-signal.SIGKILL, b"")
+
+
 def test_a_folder_that_is_too_much_or_unreadable_is_an_error_that_says_what_to_do(monkeypatch):
     with pytest.raises(syscalls.Unavailable, match="more than an interpreter"):
         root.plan([str(Path.home().parent)])

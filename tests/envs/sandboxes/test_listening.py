@@ -81,14 +81,12 @@ def test_whoever_has_the_token_gets_in_however_many_heads_are_half_sent(server):
 
 
 def test_a_head_that_never_ends_and_silence_have_a_deadline_and_a_refusal_ends_the_connection(server, monkeypatch):
-    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.2)
-    with (
-        connected(server) as silent,
-        connected(server, b"GET / HTTP/1.1\r\n") as slow,
-        connected(server, ASK % b"") as wrong,
-    ):
-        assert ended(silent)
-        assert ended(slow)
+    with monkeypatch.context() as patch:
+        patch.setattr(listening, "HEAD_SECONDS", 0.2)
+        with connected(server) as silent, connected(server, b"GET / HTTP/1.1\r\n") as slow:
+            assert ended(silent)
+            assert ended(slow)
+    with connected(server, ASK % b"") as wrong:
         assert status(wrong) == b"401"
         assert ended(wrong)
     with connected(server, ASK % b"token") as known:

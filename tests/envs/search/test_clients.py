@@ -175,8 +175,10 @@ def test_trouble_that_may_pass_is_waited_for_and_what_stays_is_broken():
     async def slow(request):
         await asyncio.sleep(60)
 
-    for answer, words in ((slow, "gave no answer"), (lambda request: httpx.Response(500), "answered 500")):
-        index = HttpSearch("http://search.test", "serper", seconds=0.05, patience=0.1, transport=streamed(answer))
+    for answer, seconds, words in (
+        (slow, 0.05, "gave no answer"), (lambda request: httpx.Response(500), 60.0, "answered 500"),
+    ):  # fmt: skip
+        index = HttpSearch("http://search.test", "serper", seconds=seconds, patience=0.1, transport=streamed(answer))
         with pytest.raises(Broken, match=words):
             found(index, "x")
         index.close()

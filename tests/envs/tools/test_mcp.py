@@ -72,7 +72,7 @@ def test_a_server_of_the_older_protocol_plays_and_each_episode_has_its_own():
 
 
 def test_a_slow_call_is_an_observation_and_a_dead_server_breaks_the_episode_with_its_last_words():
-    with table(*PLAIN, call_seconds=0.3) as call:
+    with table(*PLAIN, call_seconds=1.5) as call:
         found = call("hang")
         assert (found.status, "timed out" in found.text) == ("tool_error", True)
         call.env.reset(seed=1)

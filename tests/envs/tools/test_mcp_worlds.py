@@ -160,9 +160,9 @@ def test_an_address_that_does_not_speak_the_present_transport_is_told_as_such():
 
 
 def test_a_server_that_is_silent_is_reported_with_its_last_words_before_its_time_is_over(monkeypatch, caplog):
-    monkeypatch.setattr(mcp_session, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(mcp_session, "SILENT_SECONDS", 2.0)
     program = "import sys, time; print('loading the model', file=sys.stderr, flush=True); time.sleep(600)"
     with pytest.raises(UsageError, match="no answer within 3 s"):
         tools_from_mcp([sys.executable, "-S", "-c", program], start_seconds=3).tools  # noqa: B018
     (record,) = caplog.records
-    assert "has not answered for 0.5 s: loading the model; waiting up to 3 s" in record.getMessage()
+    assert "has not answered for 2 s: loading the model; waiting up to 3 s" in record.getMessage()
